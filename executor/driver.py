@@ -134,6 +134,7 @@ def _replay(
     """Execute the plan and close the log; files that fail last cost nothing that is trained."""
     if options.trace:
         options.trace.begin()
+    gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
     if replay.whole and replay.interrupted:
         log, folder = options.log, options.checkpoints

@@ -6,6 +6,7 @@ all     open their devices, build their models, connect devices and stores
 lead    conducts; the others do what it says, and end as it does
 """
 
+import gc
 import os
 import signal
 import threading
@@ -156,6 +157,7 @@ def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> in
         recorder, carried = Recorder(part.tasks, 0.0, world.rank), carrier(part, memory.flat)
         worker = Worker(part, store, devices, recorder, options, peers, carried)
         mesh.listen(worker.hear)
+        gc.freeze()
         return worker.work()
 
 

@@ -1,5 +1,6 @@
 """Replaying a plan trains exactly what an ordinary loop trains, in any order the plan allows."""
 
+import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +22,7 @@ import plans
 from executor import run
 from executor.driver import Options
 from executor.errors import RunError
+from executor.shards import HostStore
 
 PARTS = {"resident": handmade.resident_part, "streamed": handmade.streamed_part}
 
@@ -54,6 +56,20 @@ def test_serial_copies_give_the_same_bits() -> None:
     tasks = tasks_for(handmade.shared())
     plan = fit(handmade.shared(), tasks)
     assert_same(plan, tasks, run(plan, tasks, Options(serial_copies=True)))
+
+
+def test_the_garbage_collector_passes_over_what_a_run_begins_with() -> None:
+    """A pass over the store, the models and the plan would stop all threads for a while."""
+    plan, seen = handmade.solo(handmade.resident_part("a")), list[bool]()
+    (task,) = tasks_for(plan)
+
+    def data(step: int) -> object:
+        seen.append(any(isinstance(one, HostStore) for one in gc.get_objects()))
+        return task.data(step)
+
+    run(fit(plan, [task]), [replace(task, data=data)])
+    assert len(seen) > 1
+    assert not seen[-1]
 
 
 OPTIMIZERS = {

@@ -1,6 +1,7 @@
 """Bounds on many steps of one pool."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dispatching import optimum, pools
@@ -28,11 +29,25 @@ def _steps(longest: int) -> list[Array]:
     return [np.clip(one, 16, longest).astype(np.int64) for one in drawn]
 
 
-def test_bounds_are_near_those_with_prices_of_their_own() -> None:
+DEEP, FLAT = PipelineType(Curve(1e-2, 10, 900), 4, 4000, 3), PipelineType(Curve(0, 20), 1, 2000)
+FULL = PipelineType(Curve(0, 10, 90_000), 2, 4000, 2)  # many microbatches, though they take long
+SLOW = PipelineType(Curve(0, 900), 1, 4000, 9)  # holds the longest, but not by then
+
+
+@pytest.mark.parametrize("types", [(DEEP, FLAT), (FULL,), (DEEP, SLOW)])
+def test_bounds_are_near_those_with_prices_of_their_own(types: tuple[PipelineType, ...]) -> None:
     """Within five percent, on two types and with what microbatches take."""
-    deep, flat = PipelineType(Curve(1e-2, 10, 900), 4, 4000, 3), PipelineType(Curve(0, 20), 1, 2000)
-    pool, steps = Pool((deep, flat)), _steps(4000)
+    pool, steps = Pool(types), _steps(4000)
     bounds = Bounds(pool, steps[:2])
-    for step in steps[2:]:
-        high = int(pool.finishes(pool.times(step), longest_first(pool, step)).max())
-        assert bound_us(pool, step) * 0.95 <= bounds.us(step, high) <= bound_us(pool, step) * 1.001
+    for step in steps[2:4]:
+        places, best = longest_first(pool, step), bound_us(pool, step)
+        high = max(one.finishes(one.times(step), places).max() for one in (pool, pool.full))
+        assert best * 0.95 <= bounds.us(step, int(high)) <= best * 1.001
+
+
+@pytest.mark.parametrize("tokens", [1, 4000])
+def test_no_bound_is_below_a_sequence_alone(tokens: int) -> None:
+    """Much shorter or longer than those by which prices were found."""
+    pool, step = Pool((DEEP, FLAT)), np.array([tokens])
+    alone = int(pool.alone(pool.times(step)).min())
+    assert Bounds(pool, _steps(400)[:1]).us(step, alone + 1) == alone

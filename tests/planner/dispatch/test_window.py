@@ -67,6 +67,15 @@ def test_more_long_sequences_than_pipelines_meet_if_that_is_shorter() -> None:
     assert np.concatenate(steps)[short].tolist() == [10] * 6
 
 
+def test_short_ones_do_not_let_another_long_one_in() -> None:
+    """A fifth of 80 would be second on one of four pipelines; those of 10 that could be hidden
+    behind it do not count."""
+    pool = Pool((PipelineType(Curve(0, 1), 1, 100, 4),))
+    steps = [np.array([80] * 5 + [1] * 45), np.array([10] * 50)]
+    made = [np.concatenate(steps)[one].tolist() for one in reordered(pool, steps, 2)]
+    assert [own.count(80) for own in made] == [4, 1]
+
+
 @settings(max_examples=100, deadline=None)
 @given(problems())
 def test_no_step_is_shorter_than_its_loads_say(problem: tuple[Pool, Array]) -> None:

@@ -9,6 +9,7 @@ from planner.dispatch import Curve, PipelineType, Pool
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.packing import WAYS, How
 from planner.packing.samples import Samples
+from planner.packing.step import laid_out
 from plans.samples import open_table, table_sha256
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
@@ -72,7 +73,7 @@ def test_no_pipeline_has_more_than_it_holds() -> None:
 
 
 def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
-    """Ten steps of 100 have all 1,000 samples."""
+    """Ten steps of 100 have all 1,000 samples, and count as often as they come."""
     samples = _samples(batch=100)
     found = arranged(samples, range(25), POOL, "balanced")
     write_table(tmp_path / "x", [found])
@@ -81,6 +82,18 @@ def test_steps_come_again_with_their_samples(tmp_path: Path) -> None:
     assert (rows[:10] == rows[10:20]).all()
     assert (rows[:5] == rows[20:]).all()
     assert sum(kind.steps for kind in found.kinds) == 25
+    each = [max(laid_out(POOL, samples.of(step), "balanced").us) for step in range(10)]
+    assert found.least_us == 2 * sum(each) + sum(each[:5])
+
+
+def test_kinds_change_where_that_gains_more_than_it_takes() -> None:
+    """One short step among long ones has their kind; those at the end have their own."""
+    pool = Pool((PipelineType(Curve(0, 1, 1_000), 1, 256),))
+    steps = [[32 if step in (3, *range(6, 12)) else 256] * 8 for step in range(12)]
+    samples = Samples(np.ravel(steps).astype(np.uint32), 8)
+    for change_us, turns in ((0, (3, 1, 2, 6)), (5_000, (6, 6)), (50_000, (12,))):
+        found = arranged(samples, range(12), pool, "ffd", change_us=change_us)
+        assert tuple(rounds for _, rounds in found.turns) == turns
 
 
 def test_steps_on_two_pools_have_one_table(tmp_path: Path) -> None:
@@ -110,7 +123,7 @@ def test_processes_change_nothing() -> None:
 
 
 def test_a_sample_that_fits_nowhere_is_named() -> None:
-    """With its tokens and the most that there is room for."""
-    lengths = np.array([30, 5000, 40], np.uint32)
-    with pytest.raises(ValueError, match=r"sample 1 has 5000 tokens, .* 4096"):
+    """In whichever step; with its tokens and the most that there is room for."""
+    lengths = np.array([30, 40, 40, 5000], np.uint32)
+    with pytest.raises(ValueError, match=r"sample 3 has 5000 tokens, .* 4096"):
         arranged(Samples(lengths, 2), range(3), POOL, "balanced")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.dispatch import Curve, PipelineType, Pool, dispatches
+from planner.dispatch import Curve, PipelineType, Pool, bound_us, dispatches
 from planner.packing.packing import WAYS, How
 from planner.packing.step import Step, _packed, laid_out
 
@@ -76,3 +76,13 @@ def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> No
     lengths = np.array([40, 40, *[4] * 50])
     found = [max(_packed(pool, lengths, own, "ffd").us) for own in dispatches(pool, lengths)]
     assert max(laid_out(pool, lengths, "ffd").us) == min(found) < max(found)
+
+
+@pytest.mark.parametrize("longest", [100, 10_000])
+def test_microbatches_are_thought_of_as_many_as_there_will_be(longest: int) -> None:
+    """Where they are small, full ones, else a few that all sequences share: either thought alone
+    makes one of these steps half as long again as its bound."""
+    curves = Curve(0, 1, 300), Curve(0, 2, 300)
+    deep, flat = (PipelineType(curve, d, longest) for curve, d in zip(curves, (4, 1), strict=True))
+    pool, lengths = Pool((deep, flat)), np.full(30, 50)
+    assert max(laid_out(pool, lengths, "balanced").us) < 1.25 * bound_us(pool, lengths)

@@ -1,5 +1,6 @@
 """Plans of several tasks of which some have samples with lengths."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from support import synthetic
 from support.texts import text_task
 
 import plans
-from planner import Problem, build
-from planner.inputs import Want, parse_layout
+from planner import Infeasible, Problem, build
+from planner.inputs import Policy, Want, parse_layout
 from planner.storage.host_store import _gathered
 from plans import prove_tables
 from plans.order import task_runs
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 PLENTY, LITTLE = 1 << 30, 20 << 20
 BATCH = 8
 Lengths = Mapping[str, NDArray[np.uint32]]
+Wants = Mapping[str, Want]
 
 
 def drawn(seed: int) -> NDArray[np.uint32]:
@@ -101,6 +103,44 @@ def test_samples_too_long_for_one_device_get_two(tmp_path: Path) -> None:
     narrow = replace(asked(TASKS[0], room=LITTLE), layout=parse_layout("1x1"))
     one = built(narrow, tmp_path).prediction.makespan_us
     assert wide.prediction.makespan_us < one + two
+
+
+def due(us: int) -> Wants:
+    return {"two": Want(deadline_us=us)}
+
+
+@pytest.mark.parametrize(
+    ("first", "policy", "wishes"),
+    [
+        ("two", "gantry", {"objective": "completion"}),
+        ("one", "gantry", {"objective": "completion", "wants": {"one": Want(weight=50)}}),
+        ("two", "gantry", {"wants": {"one": Want(start_us=100_000)}}),
+        ("one", "lpt", {}),
+        ("one", "lrtf", {}),
+    ],
+)
+def test_wishes_go_by_the_time_of_all_steps(
+    first: str, policy: Policy, wishes: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """On one device, where "one" takes longer; under lrtf both take turns. Nothing begins before it
+    may."""
+    problem = replace(asked(*TASKS[:2]), **wishes).alike(count=1)
+    plan = built(problem, tmp_path, policy=policy)
+    assert plan.segments[0].program == first
+    assert (len(plan.segments) > 2) == (policy == "lrtf")
+    for task, own in zip(plan.tasks, plan.prediction.tasks, strict=True):
+        assert task.start_us <= own.start_us
+
+
+def test_a_deadline_that_a_refusal_names_is_kept(tmp_path: Path) -> None:
+    """It is when the shorter task ends if it is taken first."""
+    one = asked(*TASKS[:2]).alike(count=1)
+    with pytest.raises(Infeasible, match=r"two: ends at .* give it --deadline two=\d+us") as error:
+        built(replace(one, wants=due(1)), tmp_path)
+    found = re.search(r"two=(\d+)us", str(error.value))
+    assert found
+    plan = built(replace(one, wants=due(int(found[1]))), tmp_path)
+    assert plan.prediction.tasks[1].end_us == int(found[1]) < plan.prediction.tasks[0].end_us
 
 
 def test_tasks_of_one_shape_are_searched_once_and_cut_where_it_pays(tmp_path: Path) -> None:

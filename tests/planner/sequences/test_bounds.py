@@ -3,31 +3,59 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from msgspec import structs
 from support import synthetic
 from support.texts import text_task, us_of
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.inputs import Kind
+from planner.inputs import Kind, Problem
 from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us, judged_us, longest_us
+from planner.sequences.bounds import compute_us, dispatch_us, judged_us, longest_us, task_bounds
 from profiles.schema import Evaluation, Task
 
 FORMULA = (2_000_000, 3_000_000, 0)
 LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
 
 
-def asked(task: Task) -> Asked:
+def asked(task: Task, done: int = 0) -> Asked:
     kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 2, None)
-    return Asked(task, LENGTHS, kind, 1 << 30)
+    return Asked(task, LENGTHS, kind, 1 << 30, done)
 
 
-def test_compute_is_every_sample_of_every_step_by_itself() -> None:
+@pytest.mark.parametrize("done", [0, 3])
+def test_compute_is_every_sample_of_every_step_by_itself(done: int) -> None:
     """Three times the formula of a forward, on both devices, for samples that begin again."""
     task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
-    samples = [int(LENGTHS[n % 5]) for n in range(12)]
+    samples = [int(LENGTHS[n % 5]) for n in range(3 * done, 3 * done + 12)]
     whole = sum(3 * len(task.layers) * us_of(FORMULA, s, s * s) for s in samples)
-    assert 0.99 * whole / 2 <= compute_us(asked(task), 2) <= whole / 2
+    assert 0.99 * whole / 2 <= compute_us(asked(task, done), 2) <= whole / 2
+
+
+def test_tasks_that_have_come_as_far_have_the_same_bounds() -> None:
+    """Of one model and the same samples; those of other steps have others."""
+    names = ("a", "b", "c")
+    tasks = [text_task(n, lengths=LENGTHS, batch=3, steps=4, formula=FORMULA) for n in names]
+    profile = synthetic.profile(*tasks, usable_bytes=1 << 30)
+    problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    done = {"b": 3, "c": 3}
+    first, *others = task_bounds(replace(problem, lengths=dict.fromkeys(names, LENGTHS), done=done))
+    assert others[0] == others[1] != first
+    assert others[0][0, 1].compute_us == compute_us(asked(tasks[1], 3), 1) // 4
+
+
+def test_a_forward_that_is_recomputed_may_be_shorter_than_one_alone() -> None:
+    """By what each microbatch saves at most, one for every sample."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    held, saved = np.array([1000, 900], np.uint32), 1_000_000
+    curves = [
+        structs.replace(curve, fixed_ns=saved * (curve.op == "backward"))
+        for curve in task.layers[0].curves
+    ]
+    layer = structs.replace(task.layers[0], curves=tuple(curves))
+    judged = structs.replace(task, layers=(layer,) * 4, evaluation=Evaluation(4, 1))
+    whole = 4 * sum(us_of(FORMULA, int(s), int(s) ** 2) - saved / 1000 for s in held)
+    assert 0.99 * whole <= judged_us(replace(asked(judged), judged=held), 1) <= whole
 
 
 def test_evaluations_count_as_often_as_they_are_due() -> None:

@@ -101,6 +101,15 @@ def test_training_is_planned_as_without_evaluation(tmp_path: Path) -> None:
     assert one.programs[0] == other.programs[0]
 
 
+def test_microbatches_are_as_large_as_those_of_training_where_that_is_shorter(
+    tmp_path: Path,
+) -> None:
+    """Many short samples share each of them."""
+    program = judge(built(asked(np.full(200, 100, np.uint32)), tmp_path), "text")
+    assert program
+    assert max(program.tokens) >= 1000
+
+
 def test_longer_samples_than_those_of_training_have_room(tmp_path: Path) -> None:
     """In microbatches that are at least as long."""
     plan = built(asked(np.array([9000, 3, 17], np.uint32)), tmp_path)

@@ -4,9 +4,10 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from support import mixed
+from support import mixed, piped, synthetic
 
-from planner.sequences.mix import mixes
+from planner.sequences.mix import Lane, Passes, mixes, side_by_side
+from planner.shards import TaskCosts
 from plans import violations
 
 
@@ -26,6 +27,15 @@ def test_pipelines_have_microbatches_and_devices_of_their_own() -> None:
             assert sorted(set(places)) == [*range(start, start + depth)]
             assert all(b - a in (0, 1) for a, b in pairwise(places))
         first += count
+
+
+def test_a_mix_has_the_largest_microbatches_of_its_pipelines() -> None:
+    """Whichever has them: by these its task is described."""
+    task = synthetic.task("a", layers=4, batch=8)
+    lanes = [Lane(2, 3, TaskCosts(task, 1, count=3)), Lane(1, 2, TaskCosts(task, 4, count=2))]
+    strategy = side_by_side(lanes, piped.LINKS, range(5), Passes("1f1b"), 1)
+    assert strategy
+    assert (strategy.costs.microbatch, strategy.costs.microbatches) == (4, 5)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -118,6 +118,13 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     assert "moved within windows of 4 steps" in describe(plan)
 
 
+def test_a_window_is_no_longer_than_all_steps(tmp_path: Path) -> None:
+    """However long a one is asked for: a table has no numbers for so many microbatches."""
+    plan = built(replace(asked(devices=1, packing="ffd"), window=60_000), tmp_path)
+    assert plan.tasks[0].lengths
+    assert plan.tasks[0].lengths.window == STEPS
+
+
 def truth(plan: Plan, folder: Path) -> float:
     """How long its rounds last for the sequences that they have, over what it says."""
     profile = synthetic.profile(asked().tasks[0], usable_bytes=PLENTY)

@@ -1,5 +1,6 @@
 """Every step of a plan of samples with lengths: its time, and its bound."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def _steps(plan: Plan, folder: Path) -> list[Step]:
     problem = asked()
-    one = Asked(problem.tasks[0], LENGTHS, problem.only, 0)
+    one = Asked(problem.tasks[0], LENGTHS, problem.only, 0, plan.tasks[0].done)
     table = open_table(table_path(folder / "plan.json", "text"), BATCH)
     return list(steps_of(plan, one, table))
 
@@ -49,6 +50,15 @@ def test_a_step_is_told_with_its_samples_and_a_bound(tmp_path: Path) -> None:
         assert one.us / 2 < one.bound_us <= one.us
         assert one.gap == 1 - one.bound_us / one.us
     assert sum(one.gap for one in found) / STEPS < 0.15
+
+
+def test_a_task_that_goes_on_has_the_samples_of_its_steps(tmp_path: Path) -> None:
+    """Those that come after what was trained before."""
+    problem = replace(asked(devices=1, packing="ffd"), done={"text": 5})
+    found = _steps(built(problem, tmp_path), tmp_path)
+    assert [one.step for one in found] == [*range(5, 5 + STEPS)]
+    for one in found:
+        assert one.tokens == LENGTHS[(one.step * BATCH + np.arange(BATCH)) % len(LENGTHS)].sum()
 
 
 def test_another_place_makes_a_step_longer(tmp_path: Path) -> None:

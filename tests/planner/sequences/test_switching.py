@@ -1,7 +1,7 @@
 """Two mixes of pipelines in a plan: which step has which, and what the plan says of it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,6 +16,7 @@ import plans
 from planner import Problem, build, show
 from planner.inputs import Effort, parse_layout
 from planner.rounds import store
+from planner.sequences import switching
 from planner.sequences.asked import Asked
 from planner.sequences.made import InTurn, in_common
 from planner.sequences.mix import Mix
@@ -25,6 +26,7 @@ from planner.views import describe_alternatives
 from plans import InvalidPlan, prove_tables
 from plans.samples import open_table, table_path, write
 from plans.schema import Plan
+from plans.timing import duration_us
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -105,8 +107,16 @@ def test_no_switch_is_made_that_takes_more_than_it_gains(tmp_path: Path) -> None
     assert len(plan.segments) == 1
 
 
-@pytest.fixture(scope="module")
-def mended() -> list[InTurn]:
+def test_no_more_segments_are_made_than_a_plan_may_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are needed for two mixes."""
+    monkeypatch.setattr(switching, "_SEGMENTS", 1)
+    plan = build(asked(), profile_sha256="0" * 64, output=tmp_path / "plan.json")
+    assert len(plan.segments) == 1
+
+
+def mending() -> Iterator[InTurn]:
     """A pair whose ways change at every step at first, and what its rounds make of that."""
     (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
     one = Asked(task, LENGTHS, asked().only, 1 << 40)
@@ -116,7 +126,13 @@ def mended() -> list[InTurn]:
     assert long
     assert other
     which = np.arange(STEPS) % 2 * (np.arange(STEPS) < DONE)
-    return list(made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort))
+    return made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort)
+
+
+@pytest.fixture(scope="module")
+def mended() -> list[InTurn]:
+    """The pair with its rounds, and mended by them."""
+    return list(mending())
 
 
 def test_rounds_mend_what_was_thought_of_steps(mended: list[InTurn]) -> None:
@@ -125,6 +141,21 @@ def test_rounds_mend_what_was_thought_of_steps(mended: list[InTurn]) -> None:
     assert first.which.tolist() == [0, 1] * 3 + [0] * 4
     assert others[0].which.tolist() == [1] * DONE + [0] * (STEPS - DONE)
     assert others[0].us < first.us
+
+
+def test_segments_that_take_too_long_to_begin_mend_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If all steps are better off in one way, the pair stays as it was thought of."""
+    monkeypatch.setattr(switching, "_STARTS_US", 10**9)
+    assert len(list(mending())) == 1
+
+
+def test_a_segment_takes_longer_to_begin_than_to_go_on(mended: list[InTurn]) -> None:
+    """Its first round waits for all of enter, and its last one for all of its own ops."""
+    for one in mended[0].ways:
+        begins = duration_us(one.program, 3) - 3 * one.program.period_us
+        assert one.begin_us == begins > one.program.enter_us + one.program.leave_us
 
 
 def test_a_task_is_as_large_as_in_any_of_its_programs(mended: list[InTurn]) -> None:

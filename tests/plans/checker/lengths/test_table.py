@@ -22,7 +22,7 @@ from plans.timing import Runs, kinds_of
 from profiles.errors import FormatError
 from profiles.schema import Evaluation
 
-LENGTHS = np.array([100, 200, 30, 250, 10, 60, 120], np.uint32)
+LENGTHS = np.array([100, 200, 30, 250, 6, 60, 7], np.uint32)
 RUNS: Runs = ((0, 2), (1, 1), (0, 1))
 Rows = list[list[int]]
 
@@ -48,11 +48,12 @@ def found(path: Path, rows: Rows, lengths: NDArray[np.uint32] | None = LENGTHS) 
 
 
 # Steps 3 to 6 of 5 samples each: 1 2 3 4 5, 6 0 1 2 3, 4 5 6 0 1, 2 3 4 5 6.
-SOUND = [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
+SOUND = [[0, 0, 1, 1, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]
 
 
 def test_a_sound_table_is_passed(tmp_path: Path) -> None:
-    """It gives each of five samples in four steps a microbatch of the step's kind of round."""
+    """It gives each of five samples in four steps a microbatch of the step's kind of round, one of
+    them with as many tokens as it may have."""
     assert found(tmp_path / "p.json", SOUND) == []
 
 
@@ -66,8 +67,15 @@ def test_a_sound_table_is_passed(tmp_path: Path) -> None:
             0,
             0,
             1,
-            "a: step 3: microbatch 1 has 450 tokens of 2 sample(s), expected at most 256; "
+            "a: step 3: microbatch 1 has 456 tokens of 3 sample(s), expected at most 256; "
             "beyond that with sample 3 of 250 tokens",
+        ),
+        (
+            3,
+            4,
+            1,
+            "a: step 6: microbatch 1 has 257 tokens of 2 sample(s), expected at most 256; "
+            "beyond that with sample 6 of 7 tokens",
         ),
     ],
 )
@@ -146,10 +154,10 @@ def judging(path: Path, row: list[int], rounds: int = 2) -> Plan:
             ["a.evaluation: sample 5 is in microbatch 4, but its rounds have 4"],
         ),
         (
-            [0, 2, 1, 3, 3, 0, 0],
+            [0, 2, 1, 3, 0, 0, 3],
             [
-                "a.evaluation: microbatch 3 has 260 tokens of 2 sample(s), expected at most 256; "
-                "beyond that with sample 4 of 10 tokens"
+                "a.evaluation: microbatch 3 has 257 tokens of 2 sample(s), expected at most 256; "
+                "beyond that with sample 6 of 7 tokens"
             ],
         ),
     ],
@@ -367,5 +375,5 @@ def test_check_proves_the_tables_beside_a_plan(tmp_path: Path) -> None:
     wrong = planner_cli("check", path, "--lengths", file)
     assert wrong.code == 1
     assert (
-        "a: step 3: microbatch 1 has 450 tokens of 2 sample(s), expected at most 256" in wrong.err
+        "a: step 3: microbatch 1 has 456 tokens of 3 sample(s), expected at most 256" in wrong.err
     )
