@@ -23,6 +23,7 @@ ENTRY = np.dtype("<u2")
 MOST = 1 << 16
 """The most microbatches that a step can have, or all steps of a window together."""
 _COPIED = 1 << 20  # bytes at once
+_GIVE = "give the table that was written with the plan, and keep it beside that"
 
 
 class Places(NamedTuple):
@@ -76,14 +77,13 @@ def open_table(path: str | Path, batch: int) -> NDArray[np.uint16]:
     try:
         entries = np.memmap(path, ENTRY, mode="r")
     except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+        raise FormatError(f"{path}: cannot be read: {error.strerror}; {_GIVE}") from None
     except ValueError:  # empty, or half an entry
         size = Path(path).stat().st_size
-        raise FormatError(f"{path}: {size} bytes are no whole entries of 2 bytes") from None
+        raise FormatError(f"{path}: {size} bytes are no whole entries of 2; {_GIVE}") from None
     if len(entries) % batch:
         raise FormatError(
-            f"{path}: {len(entries)} entries are no whole rows of {batch} samples; "
-            "give the table that was written with the plan"
+            f"{path}: {len(entries)} entries are no whole rows of {batch} samples; {_GIVE}"
         )
     return entries.reshape(-1, batch)
 

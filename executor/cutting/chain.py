@@ -86,14 +86,20 @@ class Chain:
 
 
 def chain_of(
-    model: nn.Module, inputs: Any, has_loss: bool = True, precision: Precision = "fp32"
+    model: nn.Module,
+    inputs: Any,
+    has_loss: bool = True,
+    precision: Precision = "fp32",
+    *,
+    any_size: bool = False,
 ) -> Chain:
     """The layers of a model in train mode, whose batches are like `inputs`.
 
     inputs: a tensor (model(x)), a tuple (model(*x)) or a dict (model(**x)) of tensors, batch
     first, of which a few samples are used. Without `has_loss` the model returns its loss itself.
     Layers that are not the model's own say-so are run beside the model, forward and backward,
-    and taken only if every bit is equal. WorkloadError for a chain of no layers.
+    and taken only if every bit is equal; with `any_size` only if they are made for microbatches of
+    any size. WorkloadError for a chain of no layers.
     """
     children = listed(model, inputs)
     if children is not None:
@@ -106,7 +112,10 @@ def chain_of(
             found = _attempt(way, model, few, Training(has_loss, precision))
             if not isinstance(found, str):
                 layers, cut = found
-                return Chain(layers, replace(cut, versions=versions()), tuple(why))
+                chain = Chain(layers, replace(cut, versions=versions()), tuple(why))
+                if chain.batch is None or not any_size:
+                    return chain
+                found = f"its layers would do for microbatches of {chain.batch} tokens only"
             if not any(reason.startswith(name) for reason in why):
                 why.append(f"{name}: {found}")
     if caching(model):
@@ -160,7 +169,8 @@ def planned(plan: PlanTask, task: Task, model: nn.Module) -> list[nn.Module]:
         text = str(error) if isinstance(error, RunError) else one_line(error)
         raise RunError(f"task {plan.name}: data({step}): {text}") from error
     if cut is None or not known:
-        return chain_of(model, inputs, has_loss, task.precision).layers
+        any_size = task.lengths is not None
+        return chain_of(model, inputs, has_loss, task.precision, any_size=any_size).layers
     try:
         return again(model, inputs, cut, has_loss, task.precision)
     except (Unsupported, LookupError, AttributeError) as error:

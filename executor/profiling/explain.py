@@ -57,7 +57,8 @@ def _lines(task: Task) -> list[str]:
     """The way in which a task's layers were found, their table, and remarks."""
     model, _ = build(task)
     inputs = (batch(task) if task.lengths is None else tokens.one(task)).inputs
-    chain = chain_of(model, inputs, task.loss is not None, task.precision)
+    has_loss, any_size = task.loss is not None, task.lengths is not None
+    chain = chain_of(model, inputs, has_loss, task.precision, any_size=any_size)
     lines = [f"{task.name}: {len(chain.layers)} layers; {_WAYS[chain.how]}"]
     if chain.batch is not None:
         lines.append(f"  only for microbatches of {chain.batch}")

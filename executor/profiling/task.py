@@ -70,7 +70,8 @@ def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
         found = tokens.one(task, asked[-1])
     with blamed(f"task {task.name}"), left_out() as seen:
         check_model(task, model, found.inputs)
-        chain = chain_of(model, found.inputs, task.loss is not None, task.precision)
+        has_loss, any_size = task.loss is not None, task.lengths is not None
+        chain = chain_of(model, found.inputs, has_loss, task.precision, any_size=any_size)
     sizes = [n for n in asked if chain.batch in (None, n)]
     if not sizes:
         raise WorkloadError(
@@ -102,6 +103,8 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         else:
             check_evaluation(task, found)
         check_layers(task, layers)
+        if task.batch:
+            tokens.check_sums(task, model, layers)
         why_not = tokens.mixes(task, model, layers) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
         if task.batch:

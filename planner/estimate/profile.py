@@ -107,7 +107,10 @@ def _by_lengths(spec: Spec, lengths: Lengths) -> None:
     if spec.model in MODELS and MODELS[spec.model].family == "vit":
         raise FormatError(f"{spec.model} sees images of one size; leave out --lengths")
     if spec.batch > len(lengths):
-        raise FormatError(f"a step of {spec.batch} samples, but there are only {len(lengths)}")
+        raise FormatError(
+            f"a step has {spec.batch} samples, but there are only {len(lengths)} lengths; lower "
+            "--batch or give more of them"
+        )
 
 
 def describe(profile: Profile, lengths: Lengths | None = None) -> str:

@@ -98,7 +98,7 @@ def _early(layer: Layer, sizes: Floats) -> Floats:
     whole = us["recompute_backward"]
     if "backward_input" not in us:
         return whole
-    return np.asarray(np.minimum(whole, whole - us["backward"] + us["backward_input"]))
+    return _shorter(whole, whole - us["backward"] + us["backward_input"])
 
 
 def _times_each(asked: Asked) -> int:
@@ -121,7 +121,12 @@ def _least(layer: Layer, sizes: Floats) -> Floats:
     if "backward_weight" not in us:
         return whole
     split = whole - us["backward"] + us["backward_input"] + us["backward_weight"]
-    return np.asarray(np.minimum(whole, split))
+    return _shorter(whole, split)
+
+
+def _shorter(whole: Floats, split: Floats) -> Floats:
+    """The lesser of a backward and its parts: curves of a busy machine may leave these below 0."""
+    return np.asarray(np.minimum(whole, np.maximum(0.0, split)))
 
 
 def evaluations_us(problem: Problem) -> dict[str, int]:

@@ -32,8 +32,8 @@ Pair = tuple[Tensor, Tensor]  # vectors of tokens, and the sequence of each
 
 
 def summed(outputs: Pair, targets: Tensor) -> Tensor:
-    """The squared error of the vectors."""
-    return ((outputs[0] - targets) ** 2).sum()
+    """The squared error of the vectors, without padding, whose targets are 0."""
+    return ((outputs[0] - targets) ** 2 * (targets != 0)).sum()
 
 
 class Embedding(nn.Module):

@@ -10,6 +10,7 @@ from executor.profiling.tokens.sequences import (
     sizes,
     tried,
 )
+from executor.profiling.tokens.summing import check_sums
 
 __all__ = [
     "bad_fits",
@@ -18,6 +19,7 @@ __all__ = [
     "check_evaluation",
     "check_linear",
     "check_steady",
+    "check_sums",
     "mixes",
     "off",
     "one",

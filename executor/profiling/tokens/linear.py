@@ -42,7 +42,7 @@ def check_linear(where: str, costs: Sequence[LayerCost]) -> None:
                     f"{where}: its {name} are {found} at {tokens} tokens and {most} at {longest}, "
                     "which is not in proportion; let what goes from layer to layer, and what is "
                     "kept for backward, have the tokens as one of its dimensions, once (no mask of "
-                    "tokens by tokens)"
+                    "tokens by tokens, and scaled_dot_product_attention in place of softmax)"
                 )
 
 

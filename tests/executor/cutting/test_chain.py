@@ -15,6 +15,7 @@ from support.architectures import NAMES, WIDTH, architecture, series, tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from executor.cutting import chain as cutting
 from executor.cutting.calling import first, run
 from executor.cutting.chain import Chain, again, chain_of, listed, name_of
 from executor.cutting.graph import layers as graph
@@ -339,6 +340,22 @@ def test_a_model_that_nothing_can_cut_is_one_layer() -> None:
     chain = trains_as_whole(odd(Branches), "whole")
     assert list(map(type, chain.layers)) == [Branches]
     assert [reason.split(":")[0] for reason in chain.why] == ["sequential", "modules", "graph"]
+
+
+def test_layers_for_one_size_are_left_where_microbatches_are_of_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph may have layers for one number of tokens; samples of every length need others."""
+
+    def way(model: nn.Module, batches: Any, has_loss: bool) -> tuple[list[nn.Module], Cut]:
+        return list(model.children()), Cut("graph", (), 5, None)
+
+    monkeypatch.setattr(cutting, "_WAYS", (("graph", way),))
+    model, x = Backwards(nn.Linear(2, 2)).train(), torch.randn(5, 2)
+    assert chain_of(model, x).batch == 5
+    chain = chain_of(model, x, any_size=True)
+    assert (chain.layers, chain.batch, chain.how) == ([model], None, "whole")
+    assert chain.why[-1] == "graph: its layers would do for microbatches of 5 tokens only"
 
 
 def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:

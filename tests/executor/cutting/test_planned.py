@@ -49,9 +49,9 @@ def test_what_was_cut_by_others_is_proven_again(
     proven: list[object] = []
     chain_of = chain.chain_of
 
-    def counted(*given: Any) -> Chain:
+    def counted(*given: Any, **how: Any) -> Chain:
         proven.append(given)
-        return chain_of(*given)
+        return chain_of(*given, **how)
 
     monkeypatch.setattr(chain, "chain_of", counted)
     old = replace(plan, tasks=(replace(own, cut=cut),))

@@ -98,7 +98,7 @@ def test_arrays_and_lists_give_the_same(tmp_path: Path) -> None:
     [
         (Spec("gpt2", "4090", 4), "gpt2 has 1024 positions, the longest sample has 4000"),
         (Spec("vit-b", "4090", 4), "vit-b sees images of one size"),
-        (Spec("llama-7b", "h100", 9), "a step of 9 samples, but there are only 8"),
+        (Spec("llama-7b", "h100", 9), "a step has 9 samples, but there are only 8 lengths"),
         (Spec("llama-7b", "h100", 4, sequence=64), "--seq does not go with --lengths"),
         (Spec("llama-7b", "h100", 4, microbatches=(1,)), "--microbatch does not go"),
     ],

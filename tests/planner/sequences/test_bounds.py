@@ -58,6 +58,20 @@ def test_a_forward_that_is_recomputed_may_be_shorter_than_one_alone() -> None:
     assert 0.99 * whole <= judged_us(replace(asked(judged), judged=held), 1) <= whole
 
 
+def test_parts_that_take_less_than_nothing_leave_no_bound_below_nothing() -> None:
+    """On a busy machine a backward may be measured longer than one that also recomputes."""
+    task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
+    curves = task.layers[1].curves
+    none = {"square_fs": 0, "linear_ps": 0, "fixed_ns": 0}
+    own = {one.op: one if one.op == "backward" else structs.replace(one, **none) for one in curves}
+    for op in ("backward_input", "backward_weight"):
+        own[op] = structs.replace(own["forward"], op=op)
+    layers = tuple(structs.replace(layer, curves=tuple(own.values())) for layer in task.layers)
+    busy = asked(structs.replace(task, layers=layers))
+    assert compute_us(busy, 1) == 0
+    assert longest_us(busy, [1]) == [0]
+
+
 def test_evaluations_count_as_often_as_they_are_due() -> None:
     """Once the formula for every sample, after steps 2 and 4."""
     task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
