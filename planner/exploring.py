@@ -96,9 +96,10 @@ def _by_guesses(
             return
         chosen = settled(problem, ways, effort)
         asked = [one.of for one in chosen if isinstance(one, Guess)]
-        if not asked or (all(found) and _near(problem, found, chosen, effort)):
-            return
         several = [one for one in asked if one.devices > 1]
+        # What takes several devices takes long to search, and is left if little is gained by it.
+        if not asked or (several and all(found) and _near(problem, found, chosen, effort)):
+            return
         searches.run([one.task for one in asked if one.devices == 1], several, effort)
 
 
@@ -172,9 +173,10 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
 
     If k devices trained a task k times as fast, the whole could end with the even share. Tasks that
     take longer than that on one device are wanted on so many that they do not, and on a few fewer
-    and more. So are those that wait for copies much of the time, which more memory may spare. Where
-    other ends count than the last one, and for tasks that several devices trained before, every
-    number of devices is wanted.
+    and more. So are those that wait for copies much of the time, which more memory may spare, and
+    where there are no more tasks than devices those of more than half the even share: what they
+    leave free on a device no other task fills. Where other ends count than the last one, and for
+    tasks that several devices trained before, every number of devices is wanted.
     """
     limits, demand = effort.limits, demand_of(problem)
     times, spared = list[dict[int, int]](), list[dict[int, int]]()
@@ -195,6 +197,7 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
     soon = even_us(demand, _alone(problem, spared))
     end = configuration_us(demand, _alone(problem, times), effort)
     late = problem.objective == "makespan" and (end - soon) * limits.wide_gain > end
+    few = len(problem.tasks) <= problem.devices
     found = []
     for task, mine, least in zip(problem.tasks, times, spared, strict=True):
         due = problem.wants.get(task.name, Want()).deadline_us is not None
@@ -202,7 +205,7 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
         long = (min(mine.values()) - soon) * limits.wide_near > -soon
         for at, us in mine.items():
             widths = _widths(problem.kinds[at])
-            if late and (long or least[at] < us):
+            if late and (long or least[at] < us or (few and 2 * us > soon)):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
                 widths = widths[max(0, enough - 2) : enough + 2]
             elif not due and problem.objective == "makespan":
