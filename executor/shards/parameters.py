@@ -5,7 +5,9 @@ which no microbatch of a step gave a gradient is *absent*: its part of the gradi
 meaning, and the step leaves it out, as a plain loop does where `.grad` is None.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -143,8 +145,9 @@ class Parameters:
         """After the backward: those that have no gradient yet."""
         return frozenset(n for n, parameter in enumerate(self.trainable) if parameter.grad is None)
 
-    def hollow(self, where: torch.device) -> dict[int, Tensor]:
-        """For a copy of the layers: parameters without memory, by the id of the one they are for.
+    def hollow(self, where: torch.device) -> dict[int, Any]:
+        """For a copy of the layers, by the id of what they are for: parameters without memory, and
+        what is empty.
 
         WorkloadError for one with a hook, which would not see the gradients of devices."""
         for name, parameter in nn.ModuleList(self._layers).named_parameters():
@@ -153,7 +156,7 @@ class Parameters:
                     f"parameter {name} of the shard's layers has a hook, which would not see the "
                     "gradients of devices; put it into the layer or the optimizer"
                 )
-        return {
+        return _empty(self._layers) | {
             id(p): nn.Parameter(torch.empty(0, dtype=p.dtype, device=where), p.requires_grad)
             for p in (*self.all, *self.borrowed)
         }
@@ -161,6 +164,15 @@ class Parameters:
     def take_layout(self, other: "Parameters") -> None:
         """Lie in flats as those that this one is a copy of, which may have been empty."""
         self.views, self.grad_views = Views(other.views.specs), Views(other.grad_views.specs)
+
+
+def _empty(layers: Sequence[nn.Module]) -> dict[int, Any]:
+    """Other ones for what is empty in modules, mostly lists of hooks: deepcopy would take as long
+    for these as for all else."""
+    modules = (module for layer in layers for module in layer.modules())
+    values = (value for module in modules for value in vars(module).values())
+    kinds = (dict, OrderedDict, set)
+    return {id(value): type(value)() for value in values if type(value) in kinds and not value}
 
 
 def _spec(parameter: nn.Parameter, low: bool = False) -> Spec:

@@ -1,7 +1,6 @@
 """`python -m executor run` from the outside: output, files, and exit codes."""
 
 import json
-import multiprocessing
 import os
 import runpy
 import signal
@@ -17,6 +16,7 @@ import torch
 from msgspec import structs
 from support import handmade
 from support.fit import fit
+from support.forked import server
 from support.plain import train
 
 import plans
@@ -156,12 +156,10 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
 @pytest.fixture(scope="module")
 def started() -> Iterator[Callable[..., BaseProcess]]:
     """Starts processes that have loaded torch before."""
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["executor.cli", "executor.cutting.planned"])
     processes: list[BaseProcess] = []
 
     def start(*arguments: str) -> BaseProcess:
-        process = server.Process(target=_command, args=(Path.cwd(), arguments))
+        process = server().Process(target=_command, args=(Path.cwd(), arguments))
         processes.append(process)
         process.start()
         return process

@@ -1,9 +1,8 @@
 """The suite itself, tried on a processor: it must work where no one can mend it."""
 
 import json
-import subprocess
-import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from support.forked import ended, started
 
 from tests.gpu import correctness, machine, models, plain, report, suite, tools
 from tests.gpu.cases import CASES, Case, budgets, chosen, workload
@@ -31,19 +31,31 @@ def bench_in(folder: Path, **changes: Any) -> Bench:
     return Bench(**{"out": folder, "precision": "fp32", **values, **changes})
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`python -m tests.gpu.suite` as a user calls it."""
-    line = [sys.executable, "-m", "tests.gpu.suite", *map(str, arguments)]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=280)
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's commands need not load torch."""
+
+    def python(
+        bench: Bench, arguments: Sequence[object], settings: Mapping[str, str], log: str
+    ) -> Done:
+        said = bench.file("logs", f"{log}.txt")
+        code = ended(started(arguments, said, ROOT, **settings))
+        return Done(code, said.read_text(), said.read_text())
+
+    monkeypatch.setattr(tools, "python", python)
 
 
 @pytest.mark.slow
-def test_the_cheapest_cases_end_in_a_table_and_json(tmp_path: Path) -> None:
-    """Profile, plan, run, plain loop and comparison, through the command."""
+@pytest.mark.usefixtures("loaded")
+def test_the_cheapest_cases_end_in_a_table_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Profile, plan, run, plain loop and comparison, through the commands."""
     cases = "correctness-fp32,prediction-1b3-16"
-    done = command("--device", "cpu", "--tiny", "--out", tmp_path, "--only", cases)
-    assert done.returncode == 0, done.stdout + done.stderr
-    head, *lines = done.stdout.splitlines()
+    code = suite.main(["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", cases])
+    told = capsys.readouterr()
+    assert code == 0, told
+    head, *lines = told.out.splitlines()
     assert head.split() == ["case", "status", "s", "what"]
     assert [line.split()[:2] for line in lines] == [[case, "ok"] for case in cases.split(",")]
     found = json.loads((tmp_path / "suite.json").read_text())
@@ -235,6 +247,7 @@ def test_the_fewest_microbatches_that_fit_are_found(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("loaded")
 def test_the_peers_and_the_plain_loop_print_one_json_line(tmp_path: Path) -> None:
     """Through the commands; what is not installed says so."""
     bench, work = bench_in(tmp_path), Workload("1b3", "gpt_1b3", TINY.environment())

@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.forked import ended, started, torchrun
 from support.pauses import pausing
 from support.retime import foretold
 
@@ -33,7 +33,6 @@ from executor.records.manifest import manifest_of
 from executor.workload.task import Task
 from plans.schema import Plan
 
-ROOT = Path(__file__).parents[2]
 _LOOK_S, _LATE_S = 0.02, 100  # between two looks for a job; that one may be late
 
 Bits = dict[str, Any]  # as JSON has it
@@ -146,15 +145,8 @@ class Together:
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir()
         self._folder, self._given = folder, 0
-        start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
-        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-        self._said = (folder / "said").open("w")
-        self._agent = subprocess.Popen(
-            [*start, __file__, str(folder)],
-            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            stdout=self._said,
-            stderr=subprocess.STDOUT,
-        )
+        self._said = folder / "said"
+        self._agent = started(torchrun(size, __file__, folder), self._said)
 
     def give(self, job: Job | None) -> int:
         """Let them do this job next; its number. None: there are no more."""
@@ -167,12 +159,8 @@ class Together:
     def close(self) -> str:
         """Wait until all is done; what they said."""
         self.give(None)
-        try:
-            self._agent.wait(timeout=_LATE_S)
-        finally:
-            self._agent.terminate()
-            self._said.close()
-        return (self._folder / "said").read_text()
+        ended(self._agent, _LATE_S)
+        return self._said.read_text()
 
     def left(self, number: int) -> Bits:
         """What is left of a job."""

@@ -26,6 +26,7 @@ from support.cli import (
     smallest_budget,
     succeeded,
 )
+from support.forked import ended, started
 
 import plans
 from plans import runlog
@@ -629,17 +630,12 @@ def test_a_killed_run() -> None:
     profile("work.py:long", "long.json")
     succeeded(planner_cli("build", "long.json", "-o", "plan.json", *LITTLE))
     part = Path("new.jsonl.part")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "executor", "run", "plan.json", "-o", "new.jsonl"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while process.poll() is None and (not part.exists() or part.stat().st_size < 50_000):
+    said = Path("said")
+    process = started(["-m", "executor", "run", "plan.json", "-o", "new.jsonl"], said)
+    while process.is_alive() and (not part.exists() or part.stat().st_size < 50_000):
         time.sleep(0.01)
     process.kill()
-    _, err = process.communicate(timeout=10)
-    assert (process.returncode, err) == (-signal.SIGKILL, "")
+    assert (ended(process), said.read_text()) == (-signal.SIGKILL, "")
     assert not Path("new.jsonl").exists()
     whole, _, _ = part.read_bytes().rpartition(b"\n")  # the last line may be cut
     Path("killed.jsonl").write_bytes(whole)

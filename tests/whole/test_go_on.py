@@ -5,8 +5,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
+from support.forked import ended, started
 from support.plain import train
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,7 +26,6 @@ from plans import runlog
 pytestmark = pytest.mark.usefixtures("alone", "untimed")
 
 WIDTH = 32
-ROOT = Path(__file__).parents[2]
 
 
 def rows(step: int) -> tuple[Tensor, Tensor]:
@@ -159,18 +157,12 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     profile(f"{__file__}:slow", "slow.json")
     whole = ("build", "slow.json", "--segment-steps", 5)
     succeeded(planner_cli(*whole, "-o", "first.json"))
-    command = [sys.executable, "-m", "executor", "run", "first.json", "-o", "first.jsonl"]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    process = subprocess.Popen(
-        [*command, "--checkpoints", "kept"],
-        env=os.environ | {"PYTHONPATH": path},
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    while process.poll() is None and not list(Path("kept").glob("*-15.pt")):
+    run = ["-m", "executor", "run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"]
+    process = started(run, Path("said"))
+    while process.is_alive() and not list(Path("kept").glob("*-15.pt")):
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    assert ended(process) == -signal.SIGKILL
     left = ("--from", "first.jsonl.part", "-o", "rest.json")
     succeeded(planner_cli("build", "slow.json", *left))
     rest = plans.load("rest.json").tasks

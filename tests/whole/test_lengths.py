@@ -3,8 +3,6 @@ interrupted and planned anew, and several of which one dies."""
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from msgspec.structs import replace
 from support import small_texts
 from support.agents import IN_TURN
 from support.cli import executor_cli, planner_cli, succeeded
+from support.forked import ended, started, torchrun
 from support.plain import Loop
 from support.retime import foretold
 from support.same import same
@@ -118,11 +117,9 @@ def test_processes_of_which_one_dies_have_the_bits_of_one(
     monkeypatch.chdir(folder)
     succeeded(executor_cli("run", "four.json", "-o", "alone.jsonl", "--save", "alone"))
     call = ("run", "four.json", "-o", "four.jsonl", "--checkpoints", "later", "--save", "many")
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run += ["--max-restarts", "1", str(IN_TURN), json.dumps(call)]
-    monkeypatch.setenv("ENDS", f"{int(signal.SIGKILL)} 1 {STEPS - 2}")
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run = torchrun(2, IN_TURN, json.dumps(call), restarts=1)
+    both = started(run, Path("said"), ENDS=f"{int(signal.SIGKILL)} 1 {STEPS - 2}")
+    assert ended(both) == 0, Path("said").read_text()
     alone, many = (runlog.load(f"{name}.jsonl") for name in ("alone", "four"))
     assert len(many.restarts) == 1
     assert [(s.step, s.loss) for s in many.steps] == [(s.step, s.loss) for s in alone.steps]

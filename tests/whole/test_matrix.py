@@ -49,7 +49,7 @@ class Case(NamedTuple):
     optimizer: str
 
 
-RANDOM = 3  # plans
+RANDOM = 2  # plans
 FACTORS = Case(NAMES, (1, 3), (False, True), ("all", "least", "random"), tuple(OPTIMIZERS))  # type: ignore[arg-type]
 Pair = tuple[int, object, int, object]  # two places in a case and the values there
 

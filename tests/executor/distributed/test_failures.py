@@ -6,11 +6,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ import torch
 from msgspec.structs import replace
 from support import failing_tasks
 from support.cli import executor_cli, planner_cli, succeeded
+from support.forked import children, ended, started, status, torchrun
 from support.netted import relaid
 from support.same import same
 from support.steady import steady
@@ -36,13 +34,6 @@ pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 TURNS = Path(__file__).parents[2] / "support" / "failing_turns.py"
 TASKS = "failing_tasks.py"
-
-
-def torchrun(*commands: dict[str, Any], restarts: int = 0) -> list[str]:
-    """The command that starts two processes, which run these commands in turn."""
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    run += ["--max-restarts", str(restarts), str(TURNS)]
-    return [*run, *map(json.dumps, commands)]
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +78,10 @@ def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
         "disk": {"call": [*call, "disk.jsonl"], "fails": "disk 0"},
         "hang": {"call": [*call, "hang.jsonl", "--stall-seconds", "2"], "fails": "hang 1"},
     }
-    done = subprocess.run(
-        torchrun(*cases.values()), cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    said = folder / "said"
+    assert ended(started(torchrun(2, TURNS, *map(json.dumps, cases.values())), said, folder))
     codes = [json.loads((folder / f"codes.0.{rank}").read_text()) for rank in range(2)]
-    parts = re.split(r"^== 0 \d+\n", done.stderr, flags=re.MULTILINE)
+    parts = re.split(r"^== 0 \d+\n", said.read_text(), flags=re.MULTILINE)
     return {
         name: ([codes[0][k], codes[1][k]], "\n".join(re.findall("^error: .*", parts[k], re.M)))
         for k, name in enumerate(cases)
@@ -140,16 +130,10 @@ class Started:
     def __init__(
         self, folder: Path, *call: str, plan: str = "plan.json", restarts: int = 0
     ) -> None:
-        self._part = folder / "x.jsonl.part"
-        turn = {"call": ["run", plan, "-o", "x.jsonl", *call]}
-        with open(folder / "said", "w") as said:
-            self.agent = subprocess.Popen(
-                torchrun(turn, restarts=restarts),
-                cwd=folder,
-                env=os.environ | {"SLOW": "0.02"},
-                stdout=said,
-                stderr=said,
-            )
+        self._part, self.said = folder / "x.jsonl.part", folder / "said"
+        turn = json.dumps({"call": ["run", plan, "-o", "x.jsonl", *call]})
+        run = torchrun(2, TURNS, turn, restarts=restarts)
+        self.agent = started(run, self.said, folder, SLOW="0.02")
 
     def strike(self, number: int, victim: int, attempt: int, steps: int) -> float:
         """Send a signal to a process, or to the agent (-1), once so many steps are in the log of
@@ -157,12 +141,13 @@ class Started:
         deadline = time.monotonic() + 60
         while not self._at(attempt, steps):
             assert time.monotonic() < deadline
-            assert self.agent.poll() is None
+            assert self.agent.exitcode is None, self.said.read_text()
             time.sleep(0.02)
-        workers = dict(_workers(self.agent.pid))
+        assert self.agent.pid
+        workers = children(self.agent.pid)
         os.kill(workers[victim] if victim >= 0 else self.agent.pid, number)
         begun = time.monotonic()
-        while any(_runs(pid) for pid in workers.values()):
+        while any(_runs(pid) for pid in workers):
             assert time.monotonic() < begun + 60
             time.sleep(0.02)
         return time.monotonic() - begun
@@ -174,29 +159,8 @@ class Started:
         return len(log.restarts) == attempt and len(log.steps) >= steps
 
 
-def _workers(agent: int) -> Iterator[tuple[int, int]]:
-    """The processes that an agent has started, by rank."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _parent(int(entry.name)) == agent:
-            environ = (entry / "environ").read_bytes().split(b"\0")
-            ranks = [int(e[5:]) for e in environ if e.startswith(b"RANK=")]
-            yield from ((rank, int(entry.name)) for rank in ranks)
-
-
-def _stat(pid: int) -> list[str]:
-    """State and parent of a process, and more; nothing where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _parent(pid: int) -> int:
-    return int((_stat(pid) or ["", "-1"])[1])
-
-
 def _runs(pid: int) -> bool:
-    return (_stat(pid) or ["Z"])[0] != "Z"
+    return (status(pid) or ["Z"])[0] != "Z"
 
 
 def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
@@ -212,7 +176,7 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         assert run.strike(number, victim, attempt, steps=12 * attempt + 5) < 15
         codes = folder / f"codes.{attempt}.{1 - victim}"
         assert json.loads(codes.read_text()) == [1]
-    assert run.agent.wait(60) == 0, (folder / "said").read_text()
+    assert ended(run.agent, 60) == 0, run.said.read_text()
     one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
     whys = [restart.error for restart in again.restarts]
     assert len(whys) == len(strikes)
@@ -235,7 +199,7 @@ def test_processes_end_with_their_torchrun(folder: Path) -> None:
     (folder / "x.jsonl").unlink(missing_ok=True)
     run = Started(folder)
     assert run.strike(signal.SIGKILL, -1, 0, steps=1) < 15
-    run.agent.wait()
+    ended(run.agent)
     end = runlog.load(folder / "x.jsonl").end
     assert end
     assert end.status == "interrupted"
@@ -275,7 +239,7 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
     assert run.strike(signal.SIGKILL, 1, 0, steps=3) < 15
     assert json.loads(codes.read_text()) == [1]
     run.strike(signal.SIGKILL, 1, 1, steps=60)
-    assert run.agent.wait(60) == 1, (folder / "said").read_text()
+    assert ended(run.agent, 60) == 1, run.said.read_text()
     one, two = (runlog.load(folder / f"{name}.jsonl") for name in ("alone", "x"))
     assert [one.error[:17] for one in two.restarts] == ["process 1 is gone"] * 2
     told = [

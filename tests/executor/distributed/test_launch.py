@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ pytest.importorskip("torch")
 import torch
 from support import small_tasks
 from support.cli import executor_cli, planner_cli, succeeded
+from support.forked import children, ended, started, torchrun
 from support.same import same
 from support.steady import steady
 
@@ -45,20 +45,6 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
 }
 
 
-def torchrun(*command: str) -> list[str]:
-    """The command that starts two processes."""
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    return [*run, *command]
-
-
-def ran(folder: Path, commands: Sequence[Sequence[object]]) -> tuple[int, str]:
-    """The exit code and output of executor commands, in turn, in two processes."""
-    lines = [json.dumps([str(part) for part in command]) for command in commands]
-    call = torchrun(str(IN_TURN), *lines)
-    done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plans of all cases, and what one process makes of them."""
@@ -78,10 +64,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def together(folder: Path) -> list[int]:
     """The exit codes of all cases in two processes."""
     calls = [
-        ("run", f"{name}.json", "-o", f"{name}.two.jsonl", "--save", f"{name}/two")
+        json.dumps(["run", f"{name}.json", "-o", f"{name}.two.jsonl", "--save", f"{name}/two"])
         for name in CASES
     ]
-    code, output = ran(folder, calls)
+    said = folder / "said"
+    code = ended(started(torchrun(2, IN_TURN, *calls), said, folder))
+    output = said.read_text()
     assert code == 0, output
     codes: list[int] = json.loads(next(x for x in output.splitlines() if x.startswith("[0")))
     return codes
@@ -121,11 +109,12 @@ def test_processes_that_cannot_share_the_devices_are_refused(folder: Path) -> No
 def test_an_interrupt_ends_the_run_where_states_are_whole(
     folder: Path, together: list[int]
 ) -> None:
-    """torchrun hands it on to all; the log says so, and one process goes on from what is kept."""
+    """A true torchrun hands it on to all; the log says so, and one process goes on from what is
+    kept."""
     _long(folder)
-    call = torchrun("-m", "executor", "run", "long.json", "-o", "i.jsonl")
+    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", "i.jsonl")
     agent = subprocess.Popen(
-        [*call, "--checkpoints", "kept"],
+        [sys.executable, *map(str, call), "--checkpoints", "kept"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -159,22 +148,11 @@ def _long(folder: Path) -> None:
 
 
 def _workers(agent: int, log: Path) -> list[int]:
-    """The processes that an agent has started, by rank, once they write their log."""
+    """The processes that an agent has started, once they write their log."""
     deadline = time.monotonic() + 60
     part = log.with_name(log.name + ".part")
     while time.monotonic() < deadline:
         if any(path.exists() and path.stat().st_size > 5_000 for path in (log, part)):
             break
         time.sleep(0.05)
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (entry / "stat").exists():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                environ = (entry / "environ").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            ranks = [e for e in environ if e.startswith(b"RANK=")]
-            if parent == agent and ranks:
-                found[int(ranks[0][5:])] = int(entry.name)
-    return [found[rank] for rank in sorted(found)]
+    return children(agent)

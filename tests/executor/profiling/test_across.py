@@ -1,14 +1,13 @@
 """Links between processes, as a profile has them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("torch")
 
 from support import small_tasks, two_machines
+from support.forked import ended, started, torchrun
 
 import profiles
 from planner.shards.shard_cost import Links
@@ -31,16 +30,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
         )
         for name in ("near", "far")
     ]
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*start, two_machines.__file__, *commands],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("profile: ") == 2
+    said = folder / "said"
+    both = started(torchrun(2, two_machines.__file__, *commands), said, folder)
+    assert ended(both) == 0, said.read_text()
+    assert said.read_text().count("profile: ") == 2
     return {name: profiles.load(folder / f"{name}.json") for name in ("near", "far")}
 
 

@@ -1,8 +1,6 @@
 """The clock of a run in processes of other machines."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ pytest.importorskip("torch")
 
 from support import apart_clocks, small_tasks
 from support.cli import planner_cli, succeeded
+from support.forked import ended, started, torchrun
 from support.steady import steady
 
 import plans
@@ -35,16 +34,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiles.save(folder / "profile.json", measured)
     call = ("build", folder / "profile.json", "--devices", "2", "--layout", "2x1")
     succeeded(planner_cli(*call, "-o", folder / "plan.json"))
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command = json.dumps(["run", "plan.json", "-o", "log.jsonl"])
-    done = subprocess.run(
-        [*start, apart_clocks.__file__, command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = folder / "said"
+    both = started(torchrun(2, apart_clocks.__file__, command), said, folder)
+    assert ended(both) == 0, said.read_text()
     return folder
 
 
