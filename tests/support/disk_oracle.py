@@ -5,30 +5,64 @@ the task. A segment finds its tasks' bytes or does harm; so does what is lost, o
 """
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from plans.schema import Buffer, Plan
+from plans.schema import Buffer, Move, Plan
 
 Label = object
 
 UNIT = 256  # bytes that have one label; all offsets and sizes of these plans are multiples of it
 
 
-@dataclass
-class _World:
-    plan: Plan
-    store: dict[int, Label] = field(default_factory=dict)
-    files: dict[str, dict[int, Label]] = field(default_factory=dict)
-    versions: dict[str, int] = field(default_factory=dict)
+class _Facts:
+    """What a plan says, which is the same in every order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tasks = {program.name: program.tasks for program in plan.programs}
 
     def task(self, name: str) -> list[Buffer]:
         roles = (".param", ".state")
         buffers = self.plan.host.buffers
         return [b for b in buffers if b.name.startswith(f"{name}.") and b.name.endswith(roles)]
 
+    @cached_property
+    def bytes(self) -> dict[str, list[int]]:
+        """Of every task, what is kept of it."""
+        names = {task.name for task in self.plan.tasks}
+        names |= {move.id.split(".")[0] for move in self.moves}
+        return {name: [at for b in self.task(name) for at in units(b)] for name in names}
+
+    @cached_property
+    def scratch(self) -> dict[str, list[int]]:
+        """Of every program, what its ops write beside what is kept."""
+        found = {}
+        for of in self.plan.programs:
+            kept = {b.name for name in of.tasks for b in self.task(name)}
+            written = {n for op in (*of.enter, *of.round, *of.leave) for n in op.writes.values()}
+            own = (b for b in self.plan.host.buffers if b.name in written - kept)
+            found[of.name] = [at for buffer in own for at in units(buffer)]
+        return found
+
+    @property
+    def moves(self) -> list[Move]:
+        return list(self.plan.disk.moves) if self.plan.disk else []
+
+    @cached_property
+    def needs(self) -> dict[str, set[str]]:
+        return _needs(self.plan, self.tasks)
+
+
+@dataclass
+class _World:
+    facts: _Facts
+    store: dict[int, Label] = field(default_factory=dict)
+    files: dict[str, dict[int, Label]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+
     def bytes(self, name: str) -> list[int]:
-        return [at for b in self.task(name) for at in units(b)]
+        return self.facts.bytes[name]
 
     def write(self, name: str, version: object) -> None:
         self.store |= {at: (name, i, version) for i, at in enumerate(self.bytes(name))}
@@ -44,31 +78,30 @@ def units(buffer: Buffer) -> range:
 
 def disk_harm(plan: Plan, orders: int = 12) -> str | None:
     """What goes wrong in some of so many random orders of what the plan leaves open."""
+    facts = _Facts(plan)
     for seed in range(orders):
-        if why := _run(plan, random.Random(seed)):
+        if why := _run(facts, random.Random(seed)):
             return f"order {seed}: {why}"
     return None
 
 
-def _run(plan: Plan, draw: random.Random) -> str | None:
-    world = _World(plan, versions={task.name: 0 for task in plan.tasks})
-    moves = list(plan.disk.moves) if plan.disk else []
+def _run(facts: _Facts, draw: random.Random) -> str | None:
+    plan, needs = facts.plan, facts.needs
+    world = _World(facts, versions={task.name: 0 for task in plan.tasks})
     away = _first(plan)
     for name in (*away, *(task.name for task in plan.tasks if task.name not in away)):
         world.write(name, 0)
         if name in away:
             world.files[name] = {at: world.store.pop(at, None) for at in world.bytes(name)}
-    tasks = {p.name: p.tasks for p in plan.programs}
-    needs = _needs(plan, tasks)
     running: list[str] = []
     done: set[str] = set()
-    while len(done) < len(plan.segments) + len(moves):
+    while len(done) < len(plan.segments) + len(facts.moves):
         ready = [n for n in needs if n not in done and n not in running and needs[n] <= done]
         if not ready and not running:
             return "nothing can begin any more"
         node = draw.choice(sorted(ready) + running)
         begin = node not in running
-        step = _segment(world, node, tasks, begin) if node.isdigit() else _move(world, node, begin)
+        step = _segment(world, node, begin) if node.isdigit() else _move(world, node, begin)
         if step:
             return f"{'start' if begin else 'end'} of {node}: {step}"
         if begin:
@@ -119,33 +152,21 @@ def _needs(plan: Plan, tasks: dict[str, tuple[str, ...]]) -> dict[str, set[str]]
     return needs
 
 
-def _segment(
-    world: _World, node: str, tasks: dict[str, tuple[str, ...]], begin: bool
-) -> str | None:
+def _segment(world: _World, node: str, begin: bool) -> str | None:
     """What a segment does to the host store: it changes what its tasks keep, and uses scratch."""
-    program = world.plan.segments[int(node)].program
-    for name in tasks[program]:
+    program = world.facts.plan.segments[int(node)].program
+    for name in world.facts.tasks[program]:
         if not world.holds(name, world.versions[name] if begin else node):
             return f"the state of {name} is not where it should be"
-    for at in _scratch(world, program):
+    for at in world.facts.scratch[program]:
         if not begin and world.store.get(at) != ("scratch", node):
             return f"byte {at} was written by somebody else"
         if begin or at in world.store:
             world.store[at] = ("scratch", node)
-    for name in tasks[program]:
+    for name in world.facts.tasks[program]:
         world.versions[name] += not begin
         world.write(name, node if begin else world.versions[name])
     return None
-
-
-def _scratch(world: _World, program: str) -> Iterator[int]:
-    """Bytes that the program's ops write beside what is kept."""
-    (of,) = (p for p in world.plan.programs if p.name == program)
-    kept = {b.name for name in of.tasks for b in world.task(name)}
-    written = {n for op in (*of.enter, *of.round, *of.leave) for n in op.writes.values()}
-    for buffer in world.plan.host.buffers:
-        if buffer.name in written - kept:
-            yield from units(buffer)
 
 
 def _move(world: _World, node: str, begin: bool) -> str | None:

@@ -109,10 +109,11 @@ def _segments_apart(plan: Plan) -> None:
     for j, mine in enumerate(claims):
         direct = {i for i in range(j) if claims[i] & mine}
         after.append(direct.union(*(after[i] for i in direct)))
+    touched = {name: _host_accesses(program, plan) for name, program in programs.items()}
     for j in range(len(claims)):
         for i in set(range(j)) - after[j]:
-            for a, aw in _host_accesses(programs[plan.segments[i].program], plan):
-                for b, bw in _host_accesses(programs[plan.segments[j].program], plan):
+            for a, aw in touched[plan.segments[i].program]:
+                for b, bw in touched[plan.segments[j].program]:
                     need(not ((aw or bw) and _overlap(a, b)), "segments race on the host")
 
 

@@ -14,6 +14,8 @@ QUICK = Limits(
     search_guides=2,
     every_cut_points=3,
     bound_divisions=2,
+    choice_works=100,
+    timetable_parts=3_000,
 )
 TENTH = replace(QUICK, search_ops=4_500)  # where better plans are compared
 ALONE = replace(QUICK, wide_gain=1)  # no gain is enough to search for several devices per task

@@ -1,7 +1,9 @@
 """Corrections as files: written by compare, read by build, and refused where they do not belong."""
 
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from support.cli import nothing_written, planner_cli, refused, succeeded
@@ -18,13 +20,22 @@ pytestmark = pytest.mark.usefixtures("quick")
 QUICK = ("--policy", "hydra")  # where any plan will do
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """profile.json, its plan.json, run.jsonl in which all took three times as long, and c.json."""
+    made = tmp_path_factory.mktemp("written")
+    with chdir(made):
+        profiles.save("profile.json", truth())
+        succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *QUICK))
+        taught("plan.json", truth(), 3, "c.json")
+    return made
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same files, for one test to change."""
+    copytree(written, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    profiles.save("profile.json", truth())
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *QUICK))
-    taught("plan.json", truth(), 3, "c.json")
     return tmp_path
 
 

@@ -178,7 +178,7 @@ def test_other_lengths_or_steps_are_other_shapes(tmp_path: Path) -> None:
 
 def test_what_timetables_know_goes_with_lengths(tmp_path: Path) -> None:
     """Starts, completion times, short segments and greedy orders."""
-    late = asked(*TASKS, wants={"one": Want(start_us=3_000_000)}, segment_steps=7)
+    late = asked(*TASKS[::2], wants={"one": Want(start_us=3_000_000)}, segment_steps=7)
     plan = built(late, tmp_path)
     assert plan.task("one").start_us == 3_000_000
     assert min(s.start_us for s in plan.segments if s.program == "one") >= 3_000_000

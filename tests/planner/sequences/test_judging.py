@@ -12,7 +12,7 @@ from support.texts import text_task
 
 import plans
 from planner import Infeasible, Problem, build
-from planner.inputs import PackingName
+from planner.inputs import PackingName, parse_layout
 from plans import prove_tables, samples
 from plans.order import judge
 from plans.samples import table_path
@@ -63,6 +63,13 @@ def built(problem: Problem, folder: Path) -> Plan:
     return plan
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Plan]:
+    """With evaluation, and without."""
+    folder = tmp_path_factory.mktemp("both")
+    return built(asked(), folder), built(asked(None), folder)
+
+
 def row(folder: Path) -> NDArray[np.uint16]:
     """The microbatch of each sample, numbered through the rounds of an evaluation."""
     return np.fromfile(table_path(folder / "plan.json", held_out("text")), samples.ENTRY)
@@ -77,7 +84,8 @@ def test_evaluations_have_segments_and_a_sound_table(
 ) -> None:
     """On all devices, which have about as much to do; where they are due, and as long as the plan
     says."""
-    plan = built(asked(devices=devices, packing=packing), tmp_path)
+    problem = asked(devices=devices, packing=packing)
+    plan = built(replace(problem, layout=parse_layout(f"1x{devices}")), tmp_path)
     (task,), program = plan.tasks, judge(plan, "text")
     assert task.evaluation
     assert program
@@ -94,9 +102,9 @@ def test_evaluations_have_segments_and_a_sound_table(
         assert tokens.sum() >= 0.8 * task.evaluation.batches * sum(program.tokens)
 
 
-def test_training_is_planned_as_without_evaluation(tmp_path: Path) -> None:
+def test_training_is_planned_as_without_evaluation(both: tuple[Plan, Plan]) -> None:
     """Where no sample of the evaluation is longer: the same program and the same table."""
-    one, other = built(asked(), tmp_path), built(asked(None), tmp_path)
+    one, other = both
     assert one.tasks[0].lengths == other.tasks[0].lengths
     assert one.programs[0] == other.programs[0]
 
@@ -195,8 +203,8 @@ def test_several_tasks_are_each_evaluated_on_their_own_samples(tmp_path: Path) -
     assert names == {f"plan.{name}.evaluation.samples" for name in "abc"}
 
 
-def test_times_of_plans_hold_their_evaluations(tmp_path: Path) -> None:
+def test_times_of_plans_hold_their_evaluations(both: tuple[Plan, Plan]) -> None:
     """All segments in a row take as long as is predicted, no less than the bound, which knows of
     them."""
-    one, other = (built(problem, tmp_path).prediction for problem in (asked(), asked(None)))
+    one, other = (plan.prediction for plan in both)
     assert other.makespan_us < one.lower_bound_us <= one.makespan_us

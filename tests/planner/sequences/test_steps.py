@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from planner.inputs import PackingName
+from planner.inputs import PackingName, parse_layout
 from planner.sequences import Asked, Step, steps_of
 from plans.samples import open_table, table_path
 from plans.schema import Plan, parse_id
@@ -42,7 +42,7 @@ def test_steps_take_together_what_the_ops_of_their_kinds_do(
 def test_a_step_is_told_with_its_samples_and_a_bound(tmp_path: Path) -> None:
     """On a pipeline of two stages beside one of one: steps in turn, each with the samples that it
     has, none below its bound."""
-    found = _steps(built(asked(LITTLE, devices=3), tmp_path), tmp_path)
+    found = _steps(built(asked(LITTLE, devices=3, packing="balanced"), tmp_path), tmp_path)
     assert [one.step for one in found] == list(range(STEPS))
     for one in found:
         own = LENGTHS[(one.step * BATCH + np.arange(BATCH)) % len(LENGTHS)]
@@ -63,7 +63,8 @@ def test_a_task_that_goes_on_has_the_samples_of_its_steps(tmp_path: Path) -> Non
 
 def test_another_place_makes_a_step_longer(tmp_path: Path) -> None:
     """All samples in the first microbatch: one pipeline computes all of them."""
-    plan = built(asked(devices=2, packing="balanced"), tmp_path)
+    problem = asked(devices=2, packing="balanced")
+    plan = built(replace(problem, layout=parse_layout("1x2")), tmp_path)
     path = table_path(tmp_path / "plan.json", "text")
     before = _steps(plan, tmp_path)[0]
     np.zeros((STEPS, BATCH), "<u2").tofile(path)
