@@ -177,6 +177,7 @@ COVERED_BY = {
     "plans.prediction": "plans/timing/test_kinds.py",
     "plans.ties": "plans/checker/test_check_ties.py",
     "plans.timing.predict": "plans/timing/test_kinds.py",
+    "plans.timing.steps": "planner/test_sweep.py",
     "plans.view": "plans/checker/test_check_casts.py",
     "profiles.check": "whole/test_bad_input.py",
     "profiles.codec": "profiles/test_profiles.py",
