@@ -81,7 +81,6 @@ COVERED_BY = {
     "executor.workloads.documents": "executor/workload/test_documents.py",
     "planner.sequences.asked": "planner/sequences/test_planned.py",
     "planner.sequences.made": "planner/sequences/test_planned.py",
-    "planner.sequences.ways": "planner/sequences/test_planned.py",
     "planner.charts.arrows": "planner/charts/test_pipeline.py",
     "planner.charts.axes": "planner/charts/test_gantt.py",
     "planner.charts.bars": "planner/charts/test_gantt.py",
