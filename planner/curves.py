@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from profiles.console import columns
@@ -80,7 +80,7 @@ def table(of: Sweep) -> str:
     for line, rows in groupby(of.rows, key=lambda row: row.line):
         held = list(rows)
         cells = iter(_columns([_HEAD, *(_cells(row) for row in held if row.outcome)]))
-        lines = [name(line), "  " + next(cells)]
+        lines = [name(line), *("  " + head for head in islice(cells, 1))]
         for row in held:
             lines.append("  " + (next(cells) if row.outcome else _unplanned(row)))
         blocks.append("\n".join(lines))
@@ -102,8 +102,8 @@ def side_by_side(of: Mapping[str, Sweep]) -> str:
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table; a column that is empty but for its head is left out."""
-    kept = [column for column in zip(*rows, strict=True) if any(column[1:]) or len(rows) == 1]
+    """Lines of a table; columns that are empty but for their heads are left out."""
+    kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
     return columns(list(zip(*kept, strict=True)), numbers=True)
 
 

@@ -1,7 +1,7 @@
 """Plans for many memory budgets and links: one per case, and the budget where more stops helping.
 
-step        time of a step once the run is steady (the period; see `step_us` for many tasks, and for
-            those whose samples have lengths)
+step        time of a step once the run is steady (the period; see `plans.timing.step_us` for
+            many tasks, and for those whose samples have lengths)
 spill tax   step / step with memory for everything at once, over the same link
 bottleneck  the resource that is busy for the largest share of a period: compute, h2d, d2h, host
 knee        the smallest budget of a line (a link and a choice of microbatch) whose step is within
@@ -25,8 +25,8 @@ from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
-from plans.schema import Plan, Program, Segment
-from plans.timing import duration_us, kind_rounds, kinds_of, longest, runs
+from plans.schema import Plan
+from plans.timing import kind_rounds, kinds_of, longest, rounds_us, step_us
 from profiles.codec import align
 from profiles.schema import Profile, Task
 
@@ -145,38 +145,6 @@ def outcome(plan: Plan) -> Outcome:
     )
 
 
-def step_us(plan: Plan) -> int:
-    """Steady time of the busiest device, per step of the task with the most steps: with one task
-    its period, or the mean one where rounds are of several kinds.
-
-    Evaluations are left out, and what segments take to begin and to end, but not where a task goes
-    on with another program: it does so again and again.
-    """
-    busy, last = [0] * len(plan.devices), dict[int, Program]()
-    for segment in plan.segments:
-        program = plan.program(segment.program)
-        for device in () if program.evaluates else segment.devices:
-            before = last.get(device, program)
-            busy[device] += _steady_us(program, segment)
-            if before.tasks == program.tasks and before is not program:
-                busy[device] += _beside_us(program, segment)
-            last[device] = program
-    return max(busy) // max(task.steps for task in plan.tasks)
-
-
-def _steady_us(program: Program, segment: Segment) -> int:
-    """The time of a segment's rounds, each run of which begins when the one before it has ended."""
-    whole = duration_us(program, segment.rounds, segment.kinds)
-    return whole - _beside_us(program, segment)
-
-
-def _beside_us(program: Program, segment: Segment) -> int:
-    """What a segment takes beside: to enter, to leave, and by which its last round is longer than
-    its period."""
-    kind = kinds_of(program)[runs(segment)[-1][0]]
-    return program.enter_us + program.leave_us + kind.round_us - kind.period_us
-
-
 def bottleneck(plan: Plan) -> tuple[str, float]:
     """The kind of stream (compute, h2d, d2h, p2p, host) that is busiest in the program that runs
     longest, and for which share of its steady time."""
@@ -187,7 +155,7 @@ def bottleneck(plan: Plan) -> tuple[str, float]:
     own = [segment for segment in plan.segments if segment.program == program.name]
     stream, us = busy.most_common(1)[0]
     name = "host" if stream.startswith("host") else stream.partition(".")[2]
-    return name, us / max(1, sum(_steady_us(program, segment) for segment in own))
+    return name, us / max(1, sum(rounds_us(program, segment) for segment in own))
 
 
 def _layout(plan: Plan) -> str:

@@ -57,21 +57,35 @@ class Way(NamedTuple):
 def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
     """All that are looked at."""
     longest = bucket(asked.longest)
-    depths = sorted({depth for mix in allowed for depth in mix.depths})
-    whole = bucket(round(max(_SCALES) * longest))
-    fits = {depth: most_tokens(asked, depth, whole, effort) for depth in depths}
+    fits, sizes = _sizes(asked, sorted({depth for mix in allowed for depth in mix.depths}), effort)
     for mix in allowed:
         deepest, seen = max(fits[depth] for depth in mix.depths), list[dict[int, int]]()
         able = deepest >= longest and all(fits[depth] for depth in mix.depths)
-        for scale in _SCALES if able else ():
-            wanted = bucket(round(scale * longest))
-            most = {depth: min(fits[depth], wanted) for depth in set(mix.depths)}
+        for size in sizes if able else ():
+            most = {depth: size[depth] for depth in set(mix.depths)}
             for depth in most:
                 if fits[depth] == deepest:
                     most[depth] = max(most[depth], longest)
             if most not in seen:
                 seen.append(most)
                 yield Way(mix, most)
+
+
+def _sizes(
+    asked: Asked, depths: Sequence[int], effort: Effort
+) -> tuple[dict[int, int], list[dict[int, int]]]:
+    """The most tokens of a microbatch that pipelines of each depth have memory for; and those that
+    are tried: parts and multiples of the longest sample, and the most whose graphs can stay."""
+    wanted = [bucket(round(scale * asked.longest)) for scale in _SCALES]
+    fits, stay = (
+        {depth: most_tokens(asked, depth, max(wanted), effort, saved=saved) for depth in depths}
+        for saved in (False, True)
+    )
+    every = [*(dict.fromkeys(depths, size) for size in wanted), stay]
+    longest = bucket(asked.longest)
+    return fits, [
+        {depth: min(fits[depth], size[depth] or longest) for depth in depths} for size in every
+    ]
 
 
 def proposed(
@@ -88,13 +102,12 @@ def proposed(
         return list(mixes(devices))
     depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
     depths = [depth for depth in depths if depth <= len(asked.task.layers)]
-    whole = bucket(round(max(_SCALES) * asked.longest))
-    fits = {depth: most_tokens(asked, depth, whole, effort) for depth in depths}
+    fits, sizes = _sizes(asked, depths, effort)
     found = [Mix((depth,) * (devices // depth)) for depth in reversed(depths)]
-    for scale in _SCALES:
+    for size in sizes:
         offers = list[Offer]()
         for depth in reversed(depths):
-            most = min(fits[depth], bucket(round(scale * asked.longest)))
+            most = size[depth]
             if depth == depths[-1]:
                 most = max(most, min(fits[depth], bucket(asked.longest)))
             trial = tried(asked, Way(Mix((depth,)), {depth: most}), 1, effort) if most else None
@@ -119,13 +132,15 @@ def least_way(asked: Asked, mix: Mix) -> Way:
     return Way(mix, most | {max(mix.depths): bucket(asked.longest)})
 
 
-def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
+def most_tokens(
+    asked: Asked, depth: int, wanted: int, effort: Effort, *, saved: bool = False
+) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
-    for; 0 where there is none."""
+    for; 0 where there is none. saved: while all graphs stay on the devices."""
     mix, low, high = Mix((depth,)), 0, wanted // ALIGNMENT
 
     def fits(units: int) -> bool:
-        trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort)
+        trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort, saved=saved)
         if trial is None:
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
@@ -196,10 +211,11 @@ def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
     return Trial(asked, way, pieces, chosen.strategy) if chosen else None
 
 
-def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
-    """A way in the modes that hold least; None where the host has no memory for them."""
+def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> Trial | None:
+    """A way in the modes that hold least, or those of them in which graphs stay; None where the
+    host has no memory for them."""
     program = _program(asked, way, FINEST)
-    found = program.thrifty(effort) if program else None
+    found = program.thrifty(effort, saved=saved) if program else None
     return Trial(asked, way, FINEST, found[1]) if found else None
 
 

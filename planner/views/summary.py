@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from planner.views.layout import bubble, layout, stages
 from plans.order import kept_bytes, store_bytes, waits_for
 from plans.schema import Buffer, Plan, Program, parse_id
-from plans.timing import kind_rounds, kinds_of, longest, union
+from plans.timing import kind_rounds, kinds_of, step_us, union
 
 
 def summary(plan: Plan) -> dict[str, Any]:
     """The plan's figures as `build --json` and `show --json` print them.
 
-    period_us: of the program that runs longest, rounds times period; with one task its step time.
+    period_us: of a step once the run is steady, the mean one where they differ (`step_us`).
     kinds: of programs with several kinds of rounds, the tokens of each kind's microbatches, its
     period and all its rounds.
     """
@@ -22,7 +22,7 @@ def summary(plan: Plan) -> dict[str, Any]:
     periods = {program.name: program.period_us for program in plan.programs}
     return {
         "makespan_us": prediction.makespan_us,
-        "period_us": longest(plan).period_us,
+        "period_us": step_us(plan),
         "periods_us": periods,
         "kinds": {
             program.name: [

@@ -20,6 +20,7 @@ from plans.timing.predict import (
     round_exposed_us,
     round_reach,
 )
+from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
     DISK,
     NET,
@@ -61,9 +62,11 @@ __all__ = [
     "round_compute_us",
     "round_exposed_us",
     "round_reach",
+    "rounds_us",
     "runs",
     "scaled",
     "steady_us",
+    "step_us",
     "streams",
     "timeline",
     "uncovered",

@@ -24,9 +24,9 @@ from planner.curves import (
     to_json,
 )
 from planner.inputs.whatif import only_microbatch, override
-from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, step_us, sweep
+from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
 from plans.schema import Op, Plan, Program, RoundKind, Segment
-from plans.timing import longest
+from plans.timing import longest, step_us
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
@@ -449,6 +449,7 @@ def test_sweep_without_any_plan_is_infeasible(folder: Path) -> None:
     answer = planner_cli("sweep", "p.json", "--device-memory", "1MiB,2MiB")
     assert answer.code == 3
     assert answer.out.count("infeasible: smallest --device-memory that would do: ") == 2
+    assert "bottleneck" not in answer.out
 
 
 def test_built_plan_has_the_overridden_links(folder: Path) -> None:

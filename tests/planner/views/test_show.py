@@ -12,7 +12,7 @@ from support.kinded import kinded
 from planner.views.show import describe
 from planner.views.summary import summary
 from plans.prediction import Alternative
-from plans.timing import kinds_of
+from plans.timing import kinds_of, step_us
 from profiles.units import show_us
 
 
@@ -239,3 +239,4 @@ def test_kinds_of_rounds_have_their_tokens_and_rounds() -> None:
     assert "  a: steps 6, batch 5 samples in up to 2 microbatches of 512 tokens," in blocks[2]
     told = [(kind["tokens"], kind["rounds"]) for kind in summary(plan)["kinds"]["solo"]]
     assert told == [([512, 512], 3), ([256], 3), ([512], 0)]
+    assert summary(plan)["period_us"] == step_us(plan) != plan.programs[0].period_us
