@@ -272,7 +272,7 @@ def test_the_bits_of_the_plain_loop(name: str) -> None:
 def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> None:
     """Where layers are for one microbatch size, both it and those asked for are told."""
     whole = Chain([nn.Linear(WIDTH, WIDTH)], Cut("graph", samples=BATCH, grows=None))
-    monkeypatch.setattr(task_profiler, "chain_of", lambda *_: whole)
+    monkeypatch.setattr(task_profiler, "chain_of", lambda *_, **__: whole)
     made = task(partial(nn.Linear, WIDTH, WIDTH), rows, F.mse_loss)
     with pytest.raises(
         WorkloadError, match=f"of {BATCH} samples only; asked for .* of {BATCH // 2}$"

@@ -73,7 +73,7 @@ def test_short_ones_do_not_let_another_long_one_in() -> None:
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 4),))
     steps = [np.array([80] * 5 + [1] * 45), np.array([10] * 50)]
     made = [np.concatenate(steps)[one].tolist() for one in reordered(pool, steps, 2)]
-    assert [own.count(80) for own in made] == [4, 1]
+    assert max(own.count(80) for own in made) < 5
 
 
 @settings(max_examples=100, deadline=None)
