@@ -50,12 +50,14 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
     Guesses only say when the last task could end. So where other ends count as well, and where
     tasks go on as an earlier run began them, all searches that are `wanted` are run. Tasks with
     lengths are searched for on one device first, and on every number of devices where one has no
-    memory for their longest samples.
+    memory for their longest samples. A single task for several devices is not: to lay out all of
+    its steps on one may take all the time there is.
     """
     names = [task.name for task in problem.tasks]
     if packed := [task.name for task in problem.tasks if task.lengths]:
-        first = replace(effort, deadline=effort.deadline - effort.left * (1 - _FIRST))
-        searches.run(packed, (), first)
+        if len(names) > 1 or problem.devices == 1:
+            first = replace(effort, deadline=effort.deadline - effort.left * (1 - _FIRST))
+            searches.run(packed, (), first)
         alone = [*_told(problem, searches, alone)]
     wide = wanted(problem, alone, effort)
     if wide and not _many_ends(problem) and not problem.kept:
@@ -107,14 +109,16 @@ def _told(
     problem: Problem, searches: Searches, alone: Sequence[Bounds]
 ) -> Iterator[Mapping[tuple[int, int], TaskBound]]:
     """The bounds of every task on one device. Those of tasks with lengths do not know of memory, so
-    these take as long as what was found, or twice as long as they compute where nothing was."""
+    these take as long as what was found, or twice as long as they compute where nothing was; those
+    that were not searched for, as long as they compute."""
     for task, own, bounds in zip(problem.tasks, searches.ways, alone, strict=True):
         if not task.lengths:
             yield bounds
             continue
         us = bounds[0, 1].compute_us
         times = [one.us // task.steps for way in own for one in columns_of(problem, task, way)]
-        took = max(us, min(times, default=2 * us))
+        waits = 2 if searches.known(Wide(task.name, 0, 1)) else 1
+        took = max(us, min(times, default=waits * us))
         yield {(0, 1): TaskBound(us, 0, took, took, took)}
 
 

@@ -1,6 +1,7 @@
 """The best way found to train a task with lengths: ways are judged by estimates, then by their
 rounds for some of its steps; the shortest is taken for all of them."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -134,13 +135,15 @@ class _Search:
 
 class Best(NamedTuple):
     """The shortest way found for all steps, and the same as it was judged by some; all others that
-    were, ways without rounds, and the mixes that were looked at."""
+    were, ways without rounds, and the mixes that were looked at. laid_s: how many seconds all steps
+    took to be laid out."""
 
     made: Made
     judged: Made
     tried: Sequence[Made]
     trials: Sequence[Trial]
     mixes: Sequence[Mix]
+    laid_s: float
 
 
 def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> Best:
@@ -148,9 +151,11 @@ def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> Best:
     search = _Search(asked, wanted, effort)
     search.run()
     for one in sorted(search.made, key=lambda one: one.us):
+        begun = time.monotonic()
         found = lowered(one.trial, one.how, asked.steps, jobs, effort)
         if isinstance(found, Made):
-            return Best(found, one, search.made, search.trials, search.mixes)
+            laid_s = time.monotonic() - begun
+            return Best(found, one, search.made, search.trials, search.mixes, laid_s)
         search.needs.append(found)
     raise _too_little(asked, min(search.needs, default=0))
 

@@ -52,7 +52,7 @@ def planned(
     one = best(mine, looked, jobs, effort)
     found = InTurn([one.made])
     if alone and not layout and mine.window == 1:  # samples would move from mix to mix
-        found = switched(mine, one.made, one.trials, one.mixes, jobs, effort)
+        found = switched(mine, one, jobs, effort)
     ways = found.ways
     strategy = in_common([way.round.strategy for way in ways])
     judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None

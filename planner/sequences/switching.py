@@ -20,6 +20,7 @@ from planner.inputs import Effort
 from planner.packing import How, arranged, in_turn
 from planner.sequences.asked import Array, Asked
 from planner.sequences.bounds import samples_us
+from planner.sequences.choose import Best
 from planner.sequences.made import InTurn, Made, lowered_together
 from planner.sequences.mix import Mix
 from planner.sequences.ways import Trial, evenly, tried, ways
@@ -30,6 +31,7 @@ _FEW = 12  # steps by which ways are judged, of those within the limit and of th
 _PIECES = (1, 2)  # shards of a stage
 _WORTH = 0.99  # of the time of one way that two may take
 _SEGMENTS = 10_000  # that a plan may list
+_LAID = 3  # times that all steps are laid out when a pair's steps are told apart anew
 _STARTS_US = 20_000  # what a run takes for a segment beside its ops, as measured
 
 Floats = NDArray[np.float64]
@@ -45,21 +47,14 @@ class Pair:
     ratio: float
 
 
-def switched(
-    asked: Asked,
-    one: Made,
-    trials: Sequence[Trial],
-    mixes: Sequence[Mix],
-    jobs: int,
-    effort: Effort,
-) -> InTurn:
-    """This way for all steps, or two in turn where that is shorter by more than a hundredth.
-    trials: other ways for all steps."""
-    best = InTurn([one])
+def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
+    """This way for all steps, or two in turn where that is shorter by more than a hundredth. Pairs
+    are left that there is no time to lay out."""
+    best = InTurn([one.made])
     worth = _us(best) * _WORTH
-    search = _Search(asked, one, trials, mixes, effort)
+    search = _Search(asked, one, effort)
     for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
-        for found in made_in_turn(asked, pair, one.how, jobs, effort) if effort.left > 0 else ():
+        for found in made_in_turn(asked, pair, one.made.how, jobs, effort, one.laid_s):
             if _us(found) < min(worth, _us(best)) and len(found.turns) <= _SEGMENTS:
                 best = found
     return best
@@ -73,11 +68,9 @@ def _us(found: InTurn) -> int:
 class _Search:
     """Lives while pairs are looked for."""
 
-    def __init__(
-        self, asked: Asked, one: Made, trials: Sequence[Trial], mixes: Sequence[Mix], effort: Effort
-    ) -> None:
-        self.asked, self.one, self.how, self.effort = asked, one.trial, one.how, effort
-        self.trials, self.mixes = trials, mixes
+    def __init__(self, asked: Asked, one: Best, effort: Effort) -> None:
+        self.asked, self.one, self.how, self.effort = asked, one.made.trial, one.made.how, effort
+        self.trials, self.mixes = one.trials, one.mixes
         self.steps = np.array(asked.steps)
         self.longest = _longest(asked)
 
@@ -170,20 +163,26 @@ def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
     return which, float(total)
 
 
-def made_in_turn(asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort) -> Iterator[InTurn]:
-    """The pair with its rounds; then with the steps that each way should have by these."""
+def made_in_turn(
+    asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort, laid_s: float = 0.0
+) -> Iterator[InTurn]:
+    """The pair with its rounds; then with the steps that each way should have by these. laid_s: how
+    many seconds all steps take to be laid out."""
     which, steps = pair.which, np.array(asked.steps)
-    for _ in range(2):
+    if effort.left <= laid_s:
+        return
+    for again in (True, False):
         parts = [(way, steps[which == n].tolist()) for n, way in enumerate(pair.ways)]
         found = lowered_together(parts, how, jobs, effort)
         if found is None:
             return
         yield InTurn(found)
-        costs = _costs(asked, found, how, jobs)
-        again, _ = assigned(costs, [one.begin_us + _STARTS_US for one in found])
-        if (again == which).all() or len(set(again.tolist())) < 2:
+        if not again or effort.left <= _LAID * laid_s:
             return
-        which = again
+        costs, before = _costs(asked, found, how, jobs), which
+        which, _ = assigned(costs, [one.begin_us + _STARTS_US for one in found])
+        if (which == before).all() or len(set(which.tolist())) < 2:
+            return
 
 
 def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:

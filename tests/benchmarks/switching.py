@@ -125,7 +125,7 @@ def row(order: str, one: Asked, devices: int) -> Row:
     """Plan it, with one mix and with two."""
     begun, effort = time.process_time(), _effort()
     found = best(one, Wanted(devices, (), None), 1, effort)
-    ours = switched(one, found.made, found.trials, found.mixes, 1, effort)
+    ours = switched(one, found, 1, effort)
     spent = time.process_time() - begun
     return Row(
         order,

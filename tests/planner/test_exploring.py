@@ -115,7 +115,8 @@ def test_fewer_searches_end_about_as_soon_as_all_that_are_wanted(long: int) -> N
 
 
 def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
-    """On one device; where nothing was, for half of the time. Their bounds do not know of it."""
+    """On one device; where nothing was, for half of the time, and where that was not searched for
+    not at all. Their bounds do not know of it."""
     task = text_task("a", steps=10)
     profile = synthetic.profile(task, usable_bytes=1 << 30)
     asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
@@ -124,7 +125,31 @@ def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
     packed = Packed(((0, 10),), Lengths("0" * 64, 1, "0" * 64), Path(), 0)
     way = Guess(Wide("a", 0, 1), (program,), packed=packed)
     bounds = [{(0, 1): TaskBound(100, 0, 100, 100, 100)}]
-    for ways, us in (([way], 250), ([], 200)):
-        searches = SimpleNamespace(ways=[ways])
+    for ways, known, us in (([way], True, 250), ([], True, 200), ([], False, 100)):
+        searches = SimpleNamespace(ways=[ways], known=lambda _, known=known: known)
         (told,) = _told(asked, searches, bounds)  # type: ignore[arg-type]
         assert (told[0, 1].compute_us, told[0, 1].period_us) == (100, us)
+
+
+class Asked:
+    """Stands in for searches that find nothing, and notes what they were asked for."""
+
+    def __init__(self) -> None:
+        self.ways: Ways = [[]]
+        self.runs: list[Wide] = []
+
+    def known(self, wide: Wide) -> bool:
+        return wide in self.runs
+
+    def run(self, alone: list[str], wide: list[Wide], effort: Effort) -> None:
+        self.runs += [*(Wide(name, 0, 1) for name in alone), *wide]
+
+
+def test_a_single_task_with_lengths_is_searched_on_all_devices_first() -> None:
+    """All steps are laid out for each search, which may take all the time there is."""
+    profile = synthetic.profile(text_task("a", steps=10), usable_bytes=1 << 30)
+    asked = Problem.of(profile, devices=4, device_bytes=None, host_bytes=None)
+    searches = Asked()
+    bounds = [{(0, 1): TaskBound(100, 0, 100, 100, 100)}]
+    explore(asked, searches, bounds, effort())  # type: ignore[arg-type]
+    assert searches.runs[0] == Wide("a", 0, 4)
