@@ -30,8 +30,7 @@ _FIRST = 0.25  # of the time, at most, for tasks with lengths on one device
 
 @dataclass(frozen=True)
 class Guess:
-    """What stands for a search that was not run: programs that last about as long as what it may
-    find."""
+    """A stand-in for a search that was not run: programs as long as those it may find."""
 
     of: Wide
     programs: tuple[Program | None, ...]

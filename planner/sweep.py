@@ -159,8 +159,8 @@ def bottleneck(plan: Plan) -> tuple[str, float]:
 
 
 def _layout(plan: Plan) -> str:
-    """How the task of the program that runs longest is trained, where there were several ways:
-    its layout, or its mixes and packing."""
+    """The layout of the task whose program runs longest, or its mixes and packing; empty where
+    there was but one way."""
     mine = longest(plan).tasks
     ways = [way for way in plan.solver.alternatives if way.task in mine and not way.why_not]
     packing = {way.order.split(", ")[1] for way in ways if ", " in way.order}

@@ -27,7 +27,7 @@ _GIVE = "give the table that was written with the plan, and keep it beside that"
 
 
 class Places(NamedTuple):
-    """Of each entry the step, counted from the first of its window, and the microbatch there."""
+    """The step of each entry, counted from the first of its window, and its microbatch."""
 
     steps: NDArray[np.integer]
     microbatches: NDArray[np.integer]

@@ -139,7 +139,7 @@ def _build(option: Option) -> None:
 
 
 def _hardware(option: Option) -> None:
-    """What there is to train on, where it is not as profiled."""
+    """Add the options of the devices, their memory, links and network."""
     text = "how many (default 1); with several profiles how many of each kind, like 2,4"
     count = console.listed(console.whole(1, 1 << 16))
     option("--devices", type=count, metavar="COUNTS", help=text)
@@ -158,7 +158,7 @@ def _hardware(option: Option) -> None:
 
 
 def _several(option: Option) -> None:
-    """How tasks on several devices are trained, and samples of every length."""
+    """Add the options of tasks on several devices, and of samples that have lengths."""
     option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
     text = "order of the passes of tasks on several devices (default: the best one)"
     option("--order", choices=get_args(OrderName), default="auto", help=text)

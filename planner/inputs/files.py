@@ -133,7 +133,7 @@ def _left(
     after: Sequence[str],
     microbatch: Sequence[tuple[str, int]],
 ) -> tuple[list[remaining.Rest], dict[str, str]]:
-    """What earlier runs left to do of each profile, with these rates, corrections and microbatches;
+    """The rest of each profile after earlier runs, with these rates, corrections and microbatches;
     and the hashes of the files, by their roles in a plan's inputs."""
     data, inputs = [read_bytes(path) for path in names], dict[str, str]()
     found, logs = [], [runlog.load(run) for run in after]

@@ -82,7 +82,7 @@ class _Search:
                 yield pair
 
     def _limits(self) -> list[int]:
-        """What pipelines hold, and some quantiles."""
+        """The limits that are tried: what pipelines hold, and quantiles."""
         held = {most for trial in self.trials for most in trial.way.most.values()}
         values = np.unique(self.longest)[:-1]
         held |= {*np.quantile(self.longest, (0.25, 0.5, 0.75, 0.9), method="lower").tolist()}

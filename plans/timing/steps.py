@@ -31,7 +31,7 @@ def rounds_us(program: Program, segment: Segment) -> int:
 
 
 def _beside_us(program: Program, segment: Segment) -> int:
-    """What a segment takes beside: to enter, to leave, and by which its last round is longer than
-    its period."""
+    """The time of a segment beside its periods: to enter, to leave, and what its last round takes
+    longer than one."""
     kind = kinds_of(program)[runs(segment)[-1][0]]
     return program.enter_us + program.leave_us + kind.round_us - kind.period_us

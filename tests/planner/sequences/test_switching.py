@@ -116,7 +116,7 @@ def test_no_more_segments_are_made_than_a_plan_may_list(
     assert len(plan.segments) == 1
 
 
-def mending() -> Iterator[InTurn]:
+def mending(laid_s: float = 0.0) -> Iterator[InTurn]:
     """A pair whose ways change at every step at first, and what its rounds make of that."""
     (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
     one = Asked(task, LENGTHS, asked().only, 1 << 40)
@@ -126,7 +126,7 @@ def mending() -> Iterator[InTurn]:
     assert long
     assert other
     which = np.arange(STEPS) % 2 * (np.arange(STEPS) < DONE)
-    return made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort)
+    return made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort, laid_s)
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +198,9 @@ def test_a_microbatch_of_the_other_mix_is_refused(made: tuple[Plan, Path], tmp_p
     other = structs.replace(plan, tasks=(structs.replace(task, lengths=lengths),))
     with pytest.raises(InvalidPlan, match=f"step {step}: sample {step * BATCH + 1} is in"):
         prove_tables(other, tmp_path / "x.json", {"text": LENGTHS})
+
+
+@pytest.mark.parametrize(("laid_s", "rounds"), [(100.0, 0), (30.0, 1)])
+def test_no_pair_is_laid_out_that_there_is_no_time_for(laid_s: float, rounds: int) -> None:
+    """60 s are left: too few for one that takes 100 s, and for one of 30 s to be mended."""
+    assert len([*mending(laid_s)]) == rounds
