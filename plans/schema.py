@@ -163,7 +163,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     name: Name
     workload: Workload
-    steps: Positive
+    steps: Count  # 0 only in what is left of a plan
     batch: Positive
     microbatch: Positive
     microbatches: Positive

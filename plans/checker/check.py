@@ -269,3 +269,5 @@ def _steps(plan: Plan) -> Iterator[str]:
                 f"{task.name}: all segments together train {rounds[task.name]} steps, "
                 f"expected {task.steps}"
             )
+        elif not task.steps:
+            yield f"{task.name}: has 0 steps, expected 1 at least; leave it out"
