@@ -1,7 +1,6 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
@@ -27,7 +26,6 @@ from executor.records import (
     Journal,
     Options,
     Result,
-    began,
     checkpoint,
     drop_text,
     kept,
@@ -105,8 +103,7 @@ def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Rec
     """The recorder of a run, whose times count from when it began first."""
     if earlier is None:
         return Recorder(plan.tasks, rank=rank)
-    origin = time.perf_counter() - (time.time() - began(earlier.header))
-    recorder = Recorder(plan.tasks, origin, rank)
+    recorder = Recorder(plan.tasks, earlier.origin, rank)
     recorder.recall(earlier.standing())
     return recorder
 

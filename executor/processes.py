@@ -32,6 +32,7 @@ from plans.schema import Plan
 from profiles import console
 from profiles.errors import FormatError, GantryError
 from profiles.schema import Workload
+from profiles.units import show_us
 
 S = TypeVar("S", bound=msgspec.Struct)
 Given = tuple[Plan, Sequence[Task], Options]
@@ -76,11 +77,12 @@ class _Work(msgspec.Struct, frozen=True):
 
 class _Note(msgspec.Struct, frozen=True):
     """The outcome of a process' preparations. inputs: what has to be the same in all of them, by
-    name."""
+    name; agent: the torchrun that has started it."""
 
     trouble: str = ""
     code: int = 0
     inputs: dict[str, str] = {}
+    agent: str = ""
 
 
 def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
@@ -89,7 +91,7 @@ def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     world = distributed.world()
     if world is None:
         plan, tasks, options = asked.given(lambda *_: None)
-        return finish((plan, tasks, _begun_again(plan, options)), run)
+        return finish((plan, tasks, _begun_again(plan, options, (distributed.agent(),))), run)
     _end_with_agent(world)
     if world.rank == 0:
         return _lead(world, asked, finish)
@@ -124,8 +126,8 @@ def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train
 
     try:
         plan, tasks, options = asked.given(told)
-        options = _begun_again(plan, options)
-        _judge(store, world, _inputs(plan.tasks, options))
+        agents = distributed.agent(), *_judge(store, world, _inputs(plan.tasks, options))
+        options = _begun_again(plan, options, agents)
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
@@ -148,7 +150,7 @@ def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train
             code = exit_code_of(error)
             raise
         finally:
-            distributed.goodbye(met, code)
+            code = distributed.goodbye(met, code)
     return code
 
 
@@ -161,7 +163,7 @@ def _follow(world: distributed.World, asked: Asked) -> int:
         if isinstance(work, _Note):
             return work.code
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
-        note = _Note(inputs=_inputs(work.tasks, options))
+        note = _Note(inputs=_inputs(work.tasks, options), agent=distributed.agent())
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
@@ -173,7 +175,7 @@ def _follow(world: distributed.World, asked: Asked) -> int:
         try:
             return distributed.follow(tasks, options, planned, met)
         except GantryError as error:
-            if min({*met.mesh.others, world.rank} - met.mesh.gone.keys()) == world.rank:
+            if met.mesh.tells:
                 console.fail(f"process {world.rank}: {error}", 1)
             raise
 
@@ -227,8 +229,10 @@ def _wait(store: Store, keys: Sequence[str], seconds: float) -> list[str]:
     return []
 
 
-def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> None:
-    """UsageError, or that of a process, where they are not prepared alike."""
+def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> list[str]:
+    """The agents of the other processes; UsageError, or that of a process, where they are not
+    prepared alike."""
+    agents = []
     if late := _wait(store, _notes(world), _MEET_S):
         raise UsageError(f"not heard within {_MEET_S:g} s how preparations went: {', '.join(late)}")
     for rank, key in enumerate(_notes(world), 1):
@@ -242,6 +246,8 @@ def _judge(store: Store, world: distributed.World, inputs: dict[str, str]) -> No
                     f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
                     "all of them with the same files"
                 )
+        agents.append(note.agent)
+    return agents
 
 
 def _heard(store: Store, key: str, kind: type[S]) -> S | _Note:
@@ -262,12 +268,15 @@ def _heard(store: Store, key: str, kind: type[S]) -> S | _Note:
     return msgspec.json.decode(store.get(key), type=kind)
 
 
-def _begun_again(plan: Plan, options: Options) -> Options:
-    """The options of a run that torchrun starts again: it goes on from where it was kept."""
+def _begun_again(plan: Plan, options: Options, agents: Sequence[str]) -> Options:
+    """The options of a run that these agents start, maybe again: it goes on from where it was
+    kept."""
+    options = replace(options, agents=tuple(dict.fromkeys(agents)))
     if not options.checkpoints or not options.log:
         return options
-    found = earlier.find(options.log, plan, options.plan_sha256 or "", _since(os.getppid()))
+    found = earlier.find(options.log, plan, options.plan_sha256 or "", options.agents)
     if found is None:
+        _warn_of_loss(plan)
         return options
     try:
         done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
@@ -281,11 +290,15 @@ def _begun_again(plan: Plan, options: Options) -> Options:
     return replace(options, earlier=found)
 
 
-def _since(pid: int) -> float:
-    """The full second in which a process has begun, as time.time() counts."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    uptime = float(Path("/proc/uptime").read_text().split()[0])
-    return int(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK"))
+def _warn_of_loss(plan: Plan) -> None:
+    """Say what a start again would lose, if that may be most of the run."""
+    whole = max(segment.end_us for segment in plan.segments)
+    longest = max(segment.end_us - segment.start_us for segment in plan.segments)
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and 2 * longest > whole:
+        console.warn(
+            f"a start again may lose {show_us(longest)} of {show_us(whole)}: states are kept where "
+            "segments end; build with --segment-steps N to keep them every N steps"
+        )
 
 
 @cache

@@ -19,6 +19,10 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     version: Literal[1] = 1
     plan_sha256: Sha256
     started: str  # ISO 8601
+    # The torchruns that have started its processes, by which a later start knows the log as its
+    # own, and how long the first machine of them had been up.
+    agents: tuple[str, ...] = ()
+    up_us: Count = 0
     devices: tuple[str, ...]
     emulated: bool
     software: dict[str, str] = {}

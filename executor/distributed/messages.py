@@ -27,7 +27,7 @@ class Beat(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins. machine: of process 0, see `links.machine_id`; files: the tasks' checkpoints,
+    """The run begins. machine: of process 0, see `world.machine_id`; files: the tasks' checkpoints,
     where it goes on from those of an earlier start."""
 
     machine: str

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from executor.driver import expect_nodes
 from executor.errors import UsageError
@@ -69,3 +70,19 @@ def world(environ: Mapping[str, str] = os.environ) -> World | None:
             "start torchrun with the same --nproc-per-node on all of them"
         )
     return World(int(environ["RANK"]), size, nodes)
+
+
+def machine_id() -> str:
+    """The same in processes that have the same clock, and nowhere else."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def agent() -> str:
+    """The torchrun that has started this process, by its machine, number and start: no other one
+    has this name."""
+    pid = os.getppid()
+    begun = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{machine_id()} {pid} {begun}"

@@ -102,7 +102,7 @@ def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]
     if earlier := options.earlier:
         restart = RestartRecord(earlier.error, recorder.now())
         return [earlier.header, *earlier.standing(), restart]
-    return [_header(plan, options.plan_sha256), *_begun(plan, options.resume)]
+    return [_header(plan, options, recorder.origin), *_begun(plan, options.resume)]
 
 
 def _same(line: Line) -> Line:
@@ -119,10 +119,12 @@ def _begun(plan: Plan, resume: Path | None) -> list[CheckpointRecord]:
     ]
 
 
-def _header(plan: Plan, plan_sha256: str | None) -> Header:
+def _header(plan: Plan, options: Options, origin: float) -> Header:
     return Header(
-        plan_sha256=plan_sha256 or sha256(pretty(plan)),
+        plan_sha256=options.plan_sha256 or sha256(pretty(plan)),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        agents=options.agents,
+        up_us=int(origin * 1e6),
         devices=tuple(device.name for device in plan.devices),
         emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},

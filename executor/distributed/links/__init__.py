@@ -2,7 +2,7 @@
 their clocks."""
 
 from executor.distributed.links.addresses import interface_of, own_address
-from executor.distributed.links.clock import Clock, machine_id
+from executor.distributed.links.clock import Clock
 from executor.distributed.links.mesh import Mesh
 from executor.distributed.links.wires import GroupWire, groups, wires
 
@@ -12,7 +12,6 @@ __all__ = [
     "Mesh",
     "groups",
     "interface_of",
-    "machine_id",
     "own_address",
     "wires",
 ]
