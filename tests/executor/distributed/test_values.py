@@ -1,7 +1,10 @@
 """Whatever goes from one process to another arrives as it was."""
 
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -53,6 +56,19 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 SPECS = st.builds(Spec, st.sampled_from(DTYPES), SIZES, SIZES)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+HOLDERS: list[Callable[[list[int]], Any]] = [
+    list,
+    torch.Size,
+    lambda leaves: OrderedDict((f"k{one}", one) for one in leaves),
+    lambda leaves: Pair(leaves, (leaves, {})),
+]
 CONSTANTS = st.sampled_from([None, True, 1, 0.5, "mean", torch.bfloat16, torch.device("cpu")])
 
 
@@ -65,7 +81,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         return Layout(specs, needs)
     known = [(type(one), one) for one in draw(st.lists(CONSTANTS, max_size=2))]
     leaves = (*(TensorPlace(number) for number in range(len(specs))), *known)
-    _, tree = tree_flatten({"x": list(range(len(specs))), "y": tuple(range(len(known)))})
+    held = draw(st.sampled_from(HOLDERS))(list(range(len(specs))))
+    _, tree = tree_flatten({"x": held, (0, "y"): tuple(range(len(known))), "z": []})
     return Layout(specs, needs, leaves, tree)
 
 
@@ -151,6 +168,28 @@ def test_facts_arrive_as_they_were(facts: Facts) -> None:
 
 
 def test_what_cannot_be_said_is_refused() -> None:
-    """By its type."""
+    """By its type; a container that no other process finds by its name, too."""
     with pytest.raises(RunError, match="a set cannot go from one process to another"):
         pack({"x": {1}})
+
+    class Hidden(NamedTuple):
+        x: int
+
+    with pytest.raises(RunError, match=r"a \S+<locals>.Hidden between layers cannot go"):
+        pack_layout(Layout((), (), (), tree_flatten(Hidden(1))[1]))
+
+
+@pytest.mark.parametrize("name", ["never_loaded.Pair", "os.system", "typing.List", "torch._dynamo"])
+def test_a_name_in_a_message_is_looked_up_and_no_more(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is imported for it: only containers that this process has are known, and dtypes."""
+    (tmp_path / "never_loaded.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    module, _, own = name.rpartition(".")
+    with pytest.raises(RunError, match="which this one does not have"):
+        unpack_layout([[], [], [], [[[module, own], None, []]]])
+    with pytest.raises(RunError, match="which this one does not have"):
+        unpack_spec([own, [], []])
+    assert set(sys.modules) == before
