@@ -137,8 +137,8 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
             there = [getattr(cost, name) is not None for name in names]
             if any(there) and not all(there):
                 yield (
-                    f"{where}: of {', '.join(names[:-1])} and {names[-1]} at {cost.microbatch} some "
-                    "are there, expected all or none"
+                    f"{where}: of {', '.join(names[:-1])} and {names[-1]} at {cost.microbatch} "
+                    "some are there, expected all or none"
                 )
     for name, time in times.items():
         if time:

@@ -14,7 +14,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: dict[tuple[str, str], list[Outcome]] = {}
     for one in done:
         rows.setdefault((one.case.order, one.case.layout), []).append(one)
-    print(f"{'order':12} {'layout':7} {'plans':>6} {'split':>6} {'failed':>6} {'most of memory':>15}")
+    print("order        layout   plans  split failed  most of memory")
     for (order, layout), own in sorted(rows.items()):
         split, failed = sum(one.split for one in own), sum(bool(one.failure) for one in own)
         most = max(one.used for one in own)

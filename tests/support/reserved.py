@@ -1,5 +1,5 @@
-"""Plans that `build` makes of models as people write them, at any size, in any layout and order, with
-any memory, and what their runs take of it.
+"""Plans that `build` makes of models as people write them, in any layout and order, with any
+memory, and what their runs take of it.
 """
 
 import random
@@ -18,12 +18,20 @@ from support.searches import SHORT
 from executor import run
 from executor.errors import RunError, WorkloadError
 from planner import Infeasible, Problem, build
-from planner.inputs.layout import parse_layout
+from planner.inputs.layout import OrderName, parse_layout
 from plans.schema import Plan
-from profiles.schema import Precision, Profile
+from profiles.schema import Layer, Precision, Profile
 
-LAYOUTS = ("1x1", "2x1", "1x2", "2x2", "1,3")
-ORDERS = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble", "breadth", "auto")
+LAYOUTS = ("1x1", "2x1", "2x1", "1x2", "2x2", "2x2", "1,3")
+ORDERS: tuple[OrderName, ...] = (
+    "gpipe",
+    "1f1b",
+    "breadth",
+    "zero-bubble",
+    "zero-bubble",
+    "auto",
+    "interleaved",
+)
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp32", "fp32", "bf16", "bf16-autocast")
 EACH = 4  # cases of a model and its size, which is profiled once
 STEPS = 2
@@ -52,7 +60,7 @@ class Case(NamedTuple):
 
     model: Model
     layout: str
-    order: str
+    order: OrderName
     room: float
 
     def __str__(self) -> str:
@@ -77,7 +85,9 @@ def cases(seed: int) -> Iterator[Case]:
                 rng.choice([None, None, 0.1]),
             )
             for _ in range(EACH):
-                yield Case(own, rng.choice(LAYOUTS), rng.choice(ORDERS), 2 ** rng.uniform(-4, 1))
+                layout = rng.choice(LAYOUTS)
+                order: OrderName = rng.choice(ORDERS) if layout != "1x1" else "auto"
+                yield Case(own, layout, order, 2 ** rng.uniform(-4, 1))
 
 
 @lru_cache(maxsize=1)
@@ -96,9 +106,7 @@ def planned(case: Case) -> Plan | None:
         return None
     layout = parse_layout(case.layout)
     asked = Problem.of(made, devices=layout.devices, device_bytes=None, host_bytes=None)
-    layers = made.tasks[0].layers
-    whole = sum(x.param_bytes + x.grad_bytes + x.state_bytes + x.costs[-1].saved_bytes for x in layers)
-    room = round(case.room * whole)
+    room = round(case.room * sum(map(_bytes, made.tasks[0].layers)))
     for _ in range(3):
         asked = asked.alike(device_bytes=min(room, ROOM))
         wanted = replace(asked, layout=layout, order=case.order)
@@ -109,6 +117,12 @@ def planned(case: Case) -> Plan | None:
                 return None
             room = error.smallest
     return None
+
+
+def _bytes(layer: Layer) -> int:
+    """The bytes of a layer's values and of a microbatch's graph."""
+    held = layer.param_bytes + layer.grad_bytes + layer.state_bytes
+    return held + layer.costs[-1].saved_bytes
 
 
 class Outcome(NamedTuple):
