@@ -182,8 +182,10 @@ class LayerCost(Struct, frozen=True):
     The last layer's recompute_backward and backward include the loss.
     pack_backward, unpack_backward: a forward that packs its graph and the backward from there, and
     that backward alone; None when not measured.
-    backward_input, backward_weight: the two parts of `backward`; left_bytes: alive between them.
-    None for a first layer, for one that gets other bits so, or when not measured.
+    backward_input, backward_weight: the two parts of `backward`; left_bytes: alive between them,
+    kept_grad_bytes of them gradients. input_peak_bytes: most alive at once in recompute + first
+    part, whose graph stays whole until its end. None for a first layer, for one that gets other
+    bits so, or when not measured.
     """
 
     microbatch: Positive
@@ -202,6 +204,8 @@ class LayerCost(Struct, frozen=True):
     backward_input: Time | None = None
     backward_weight: Time | None = None
     left_bytes: Count | None = None
+    kept_grad_bytes: Count | None = None
+    input_peak_bytes: Count | None = None
 
 
 class Layer(Struct, frozen=True, kw_only=True):

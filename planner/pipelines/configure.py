@@ -16,7 +16,7 @@ from planner.orders import NAMED, InvalidOrder
 from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.reorder import PLACED, moved, reordered
-from planner.pipelines.sketch import Sketch, promising, sketches
+from planner.pipelines.sketch import INTERLEAVED, ZERO_BUBBLE, Sketch, most, promising, sketches
 from planner.rounds import planned_task
 from planner.search import Candidate, short_host
 from planner.shards import Links
@@ -58,7 +58,7 @@ class Tried:
             why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
         modes = made.strategy.modes if made else ()
         split = made and made.strategy.halved  # also by a search from an order that splits none
-        cut = replace(self.sketch, named="zero-bubble") if split else self.sketch
+        cut = replace(self.sketch, named=ZERO_BUBBLE) if split else self.sketch
         placed = made and made.strategy.named == PLACED
         return Alternative(
             task=task,
@@ -96,7 +96,7 @@ def best(
         promising(list(sketches(task, Links.of(kind.device, kind.node), chosen, names))), key=_rank
     )
     if not every:
-        raise _impossible(task, chosen)
+        raise _impossible(task, chosen[-1], order)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
@@ -261,8 +261,8 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     )
 
 
-def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
-    layout = chosen[-1]
+def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:
+    """No sketch is of such a layout and order."""
     fixed = [layer.name for layer in task.layers if layer.in_turn]
     if fixed and layout.devices > layout.depth:
         return Infeasible(
@@ -271,9 +271,27 @@ def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
             "one replica of its stage",
             resource="other",
         )
-    return Infeasible(
-        f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
-        f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "
-        "give another --layout, or profile a smaller --microbatch",
-        resource="other",
-    )
+    stages, microbatches = most(task)
+    wanted, given = max(layout.replicas), f"{task.name}: layout {layout}"
+    needed = layout.depth * (2 if order == INTERLEAVED else 1)
+    if order == INTERLEAVED and layout.depth == 1:
+        why = f"{given} has one stage, so there are none to take turns in order {order}"
+        remedy = "give another --order"
+    elif needed > stages:
+        shared = ", some of which share parameters," if task.ties else ""
+        in_order = f" in order {order}" if needed > layout.depth else ""
+        why = (
+            f"{given}{in_order} needs {needed} stages, but its {len(task.layers)} layers{shared} "
+            f"can be cut into {stages} at most"
+        )
+        remedy = "give a --layout of fewer stages"
+    elif wanted > microbatches:
+        why = (
+            f"{given} needs {wanted} microbatches, but a batch of {task.batch} has {microbatches} "
+            "at most, as profiled"
+        )
+        remedy = "give a --layout of fewer replicas"
+    else:
+        why = f"{given} has no backward that order {order} could split in two, by the profile"
+        remedy = "give another --order"
+    return Infeasible(f"{why}; {remedy}", resource="other")
