@@ -1,7 +1,6 @@
 """Exact bits: flat memory, packing, random numbers, module buffers, precision."""
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
-from executor.numerics.contents import Contents, Layouts
 from executor.numerics.dispatch_mode import OpMode
 from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
@@ -48,7 +47,6 @@ __all__ = [
     "AUTOCAST",
     "Buffers",
     "Cast",
-    "Contents",
     "CpuMeter",
     "CpuSource",
     "DrawError",
@@ -59,7 +57,6 @@ __all__ = [
     "HooksRefused",
     "Later",
     "Layout",
-    "Layouts",
     "LentGenerator",
     "LossScale",
     "MemoryMeter",

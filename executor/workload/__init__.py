@@ -10,8 +10,9 @@ from executor.workload.batches import (
     part,
     staging_bytes,
 )
+from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.draws import draws_of
-from executor.workload.feed import Feed, evaluation_feed
+from executor.workload.feed import Feed, OnPart, evaluation_feed
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
@@ -41,13 +42,17 @@ __all__ = [
     "NO_CACHE",
     "Batch",
     "Batches",
+    "Content",
     "Ending",
     "Evaluation",
     "Feed",
+    "OnPart",
     "Shape",
+    "Share",
     "Steps",
     "Task",
     "Wanted",
+    "Weigh",
     "batch_bytes",
     "batch_of",
     "beginning",
@@ -73,6 +78,7 @@ __all__ = [
     "part",
     "planned_shapes",
     "shapes_here",
+    "shares",
     "staging_bytes",
     "steps_of",
     "take",
