@@ -119,14 +119,15 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         check_layers(task, layers)
         if task.batch:
             tokens.check_sums(task, model, layers)
-        why_not = tokens.mixes(task, model, layers) if task.batch else ""
+        why_not = tokens.mixes(task, model, layers, sizes[-1]) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
         if task.batch:
             tokens.check_steady(trial, draws)
         others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
         parts = schema.Parts() if task.batch else _parts(task, apart, batches.values())
     if why_not:
-        _say(f"note: task {task.name}: each sequence has a microbatch of its own; {why_not}")
+        alone = "each sequence has a microbatch of its own"
+        _say(f"note: task {task.name}: {alone}; {why_not}; {tokens.TO_PACK}")
     for index, how in draws.items():
         _say(
             f"note: {trial.place(index)} draws {how} random numbers, so its batches run in one "
