@@ -13,8 +13,8 @@ from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound
 from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program
-from planner.pipelines.modes import ModeProgram
+from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program, smaller
+from planner.pipelines.modes import Chosen, ModeProgram
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, ZERO_BUBBLE, Sketch, most, promising, sketches
 from planner.rounds import planned_task
@@ -26,8 +26,9 @@ from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
-_LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
+_BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
+_LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
+_OFF = 4  # a rough round is longer than the best modes by up to 1/n
 _SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
@@ -92,9 +93,9 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(
-        promising(list(sketches(task, Links.of(kind.device, kind.node), chosen, names))), key=_rank
-    )
+    links = Links.of(kind.device, kind.node)
+    every = sorted(promising(list(sketches(task, links, chosen, names))), key=_rank)
+    every = list({(one.family, one.cuts): one for one in reversed(every)}.values())[::-1]
     if not every:
         raise _impossible(task, chosen[-1], order)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
@@ -144,29 +145,44 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
 
 
 def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by what is known of their periods: bounds, then the spans of their orders, then
-    estimates, then rounds, until the effort is used up; and those that do not fit."""
+    """Sketches by what is known of their periods: bounds, then the spans of their orders, then what
+    parts of modes take, then a rough round, as if what it takes too much were more of it; then
+    rounds, until the effort is used up; and those that do not fit."""
     open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
     heapify(open_)
-    left, shortest = effort.limits.search_ops, 1 << 62
+    left = rough = effort.limits.search_ops
+    shortest, parts = 1 << 62, dict[int, Chosen]()
+    roughly = dict[tuple[object, ...], tuple[float, tuple[int, ...]]]()
     while open_:
         us, known, n = heappop(open_)
         sketch = every[n]
-        if us >= shortest or left <= 0 or effort.left <= 0:
+        least = max(us - us // _OFF, parts[n].us) if known == _ROUGH else us
+        if least >= shortest or left <= 0 or effort.left <= 0:
             yield Tried(sketch, None, _LONGER[known])
             continue
-        if known == _ESTIMATE:
-            program = _program(sketch, room, host_bytes)
+        program = _program(sketch, room, host_bytes)
+        if program and known == _ROUGH:
+            _, rooms = roughly.get(sketch.family, (1.0, program.room))
+            program = replace(program, room=rooms)
             one = _fitted(sketch, program, room, shortest, effort)
             left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
             shortest = min(shortest, one.round.period_us) if one.round else shortest
             yield one
             continue
-        program = _program(sketch, room, host_bytes)
         more = None
-        if program:
-            more = program.relaxed_us(effort) if known else program.delays.span_us
+        if program and known == _BOUND:
+            more = program.delays.span_us
+        elif program and known == _SPAN and (found := program.relaxed(effort)):
+            parts[n], more = found, found.us
+        elif program and known == _PARTS:
+            if sketch.family not in roughly and rough > 0:
+                made = PipelineRound(parts[n].strategy, sketch.links)
+                longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
+                roughly[sketch.family] = longer, smaller(program, made, room).room
+                rough -= len(made.entries)
+            longer, _ = roughly.get(sketch.family, (1.0, ()))
+            more = round(parts[n].us * longer)
         if more is None:
             yield Tried(sketch, None, NO_ROOM)
         else:

@@ -36,8 +36,13 @@ class Sketch:
 
     @property
     def kind(self) -> tuple[Layout, str, int]:
-        """Equal for those that differ only in how they are cut into shards."""
+        """Equal for those that differ only in how they are cut."""
         return self.layout, self.named, self.costs.microbatch
+
+    @property
+    def family(self) -> tuple[Layout, str, int, int]:
+        """Equal for those whose stages differ only in how they are cut into shards."""
+        return *self.kind, self.chunks
 
     @cached_property
     def bound_us(self) -> int:
