@@ -208,7 +208,7 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
     for name in asked:
         raise UsageError(
             f"--{name.replace('_', '-')} is for emulated devices; a CUDA device is measured as it "
-            "is, and `planner build` takes other rates to plan for"
+            "is, and `python -m planner build` takes other rates to plan for"
         )
     return None
 
