@@ -55,7 +55,9 @@ _PROFILE_SWITCHES = {
 }
 _RUN_FOLDERS = {
     "--save": "write <task>.pt files there",
-    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended",
+    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended; "
+    "without it that is done when a signal ends the run, and only then, in the folder of --resume "
+    "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
     "--disk": "where idle tasks wait, if a plan's tasks do not fit the host memory together",
     "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
@@ -206,7 +208,7 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
     for name in asked:
         raise UsageError(
             f"--{name.replace('_', '-')} is for emulated devices; a CUDA device is measured as it "
-            "is, and `planner build` takes other rates to plan for"
+            "is, and `python -m planner build` takes other rates to plan for"
         )
     return None
 
@@ -279,6 +281,7 @@ class _Asked:
         return Options(
             log=_log(arguments),
             checkpoints=arguments.checkpoints,
+            spare=arguments.resume or _log(arguments).with_suffix(".checkpoints"),
             resume=arguments.resume,
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,

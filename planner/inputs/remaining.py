@@ -61,8 +61,8 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
         if task not in known:
             raise FormatError(
                 f"{path}: does not say which microbatches task {task} had, as logs of 0.4 did not; "
-                f"give the size that `planner show` has for the plan that ran, --microbatch "
-                f"{task}=N, or --microbatch free"
+                "give the size that `python -m planner show` has for the plan that ran, "
+                f"--microbatch {task}=N, or --microbatch free"
             )
     had = {task: known[task] for task in going_on if task in known}
     kept = {task: known[task] for task in keeping}
@@ -82,7 +82,8 @@ def _whole_windows(logs: Sequence[RunLog], steps: Mapping[str, int], path: str) 
         if (done - first) % window:
             raise FormatError(
                 f"{path}: {name} stopped after {done} steps, within a window of {window} between "
-                "whose steps its samples moved; go on with the same plan: executor run --resume"
+                "whose steps its samples moved; go on with the same plan: python -m executor run "
+                "--resume"
             )
 
 
