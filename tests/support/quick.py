@@ -39,6 +39,8 @@ def measured(task: Task, microbatches: int) -> Profile:
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
         made = steady(profile(f"tests:{task.name}", options))
+    if task.lengths is not None:
+        return made
     return only_microbatch(made, made.tasks[0].batches[0].microbatch)
 
 
