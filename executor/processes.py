@@ -26,7 +26,7 @@ from executor.conducting import patience_s
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
 from executor.profiling import across
-from executor.records import Options, Result, checkpoint, earlier
+from executor.records import Laps, Options, Result, checkpoint, earlier
 from executor.workload import Task, Wanted
 from plans.schema import Plan
 from profiles import console
@@ -88,13 +88,16 @@ class _Note(msgspec.Struct, frozen=True):
 def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     """Train in one of several processes what is asked for; the exit code, one for all. `finish`
     trains by the function that it is given, saves and reports, in process 0."""
-    world = distributed.world()
+    world, laps = distributed.world(), Laps()
+    laps.lap("imports")
     if world is None:
         plan, tasks, options = asked.given(lambda *_: None)
-        return finish((plan, tasks, _begun_again(plan, options, (distributed.agent(),))), run)
+        laps.lap("plan")
+        options = _begun_again(plan, options, (distributed.agent(),), laps)
+        return finish((plan, tasks, options), run)
     _end_with_agent(world)
     if world.rank == 0:
-        return _lead(world, asked, finish)
+        return _lead(world, asked, finish, laps)
     try:
         return _follow(world, asked)
     except (GantryError, console.Interrupted) as error:  # process 0 says it
@@ -113,8 +116,11 @@ def measuring() -> AbstractContextManager[across.Others | None]:
     return across.others(world.nodes, interface)
 
 
-def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train], int]) -> int:
+def _lead(
+    world: distributed.World, asked: Asked, finish: Callable[[Given, Train], int], laps: Laps
+) -> int:
     store, verdict = _meet(world), _Note("process 0 has ended", 1)
+    laps.lap("others")
     silence_s = 0.0
 
     def told(plan: Plan, options: Options) -> None:
@@ -126,8 +132,10 @@ def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train
 
     try:
         plan, tasks, options = asked.given(told)
+        laps.lap("plan")
         agents = distributed.agent(), *_judge(store, world, _inputs(plan.tasks, options))
-        options = _begun_again(plan, options, agents)
+        options = _begun_again(plan, options, agents, laps)
+        laps.lap("their preparations")
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
@@ -142,6 +150,7 @@ def _lead(world: distributed.World, asked: Asked, finish: Callable[[Given, Train
         _say(store, "verdict", verdict)
     code = 1
     with distributed.connected(world, store, silence_s) as met, left_out():
+        laps.lap("connections")
         try:
             code = finish((plan, tasks, options), partial(distributed.lead, cut=planned, met=met))
         except GantryError as error:
@@ -268,7 +277,7 @@ def _heard(store: Store, key: str, kind: type[S]) -> S | _Note:
     return msgspec.json.decode(store.get(key), type=kind)
 
 
-def _begun_again(plan: Plan, options: Options, agents: Sequence[str]) -> Options:
+def _begun_again(plan: Plan, options: Options, agents: Sequence[str], laps: Laps) -> Options:
     """The options of a run that these agents start, maybe again: it goes on from where it was
     kept."""
     options = replace(options, agents=tuple(dict.fromkeys(agents)))
@@ -287,7 +296,7 @@ def _begun_again(plan: Plan, options: Options, agents: Sequence[str]) -> Options
             f"build PROFILE --from {options.log}"
         ) from None
     console.warn(f"the run begins again and goes on with {done}")
-    return replace(options, earlier=found)
+    return replace(options, earlier=replace(found, laps=laps))
 
 
 def _warn_of_loss(plan: Plan) -> None:
