@@ -30,7 +30,7 @@ from executor.workload import (
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
-from profiles.schema import Emulation, Numerics, Workload
+from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ _PROFILE_SWITCHES = {
 }
 _RUN_FOLDERS = {
     "--save": "write <task>.pt files there",
-    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended",
+    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended; "
+    "without it that is done when a signal ends the run, and only then, in the folder of --resume "
+    "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
     "--disk": "where idle tasks wait, if a plan's tasks do not fit the host memory together",
     "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
@@ -65,6 +67,8 @@ _RUN_SWITCHES = {
     "and over a log that a run could go on from",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
     "did",
+    "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
+    "has changed in them",
     "--serial-copies": "let no two ops of a device overlap",
     "--json": "print the result as JSON",
 }
@@ -167,8 +171,8 @@ def _profile(arguments: argparse.Namespace) -> int:
                 profiler.assist(options, others)
                 code = others.told()
             return code
-        tasks, digest = load(ref)
-        measured = profiler.measure(tasks, Workload(ref, digest), options, others)
+        tasks, said = load(ref)
+        measured = profiler.measure(ref, tasks, said, options, others)
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
@@ -204,7 +208,7 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
     for name in asked:
         raise UsageError(
             f"--{name.replace('_', '-')} is for emulated devices; a CUDA device is measured as it "
-            "is, and `planner build` takes other rates to plan for"
+            "is, and `python -m planner build` takes other rates to plan for"
         )
     return None
 
@@ -269,7 +273,7 @@ class _Asked:
 
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
         """These tasks of the plan, from their workloads."""
-        return load_tasks(wanted)
+        return load_tasks(wanted, trust=self._arguments.trust_workload)
 
     def _options(self, plan_sha256: str) -> Options:
         arguments = self._arguments
@@ -277,6 +281,7 @@ class _Asked:
         return Options(
             log=_log(arguments),
             checkpoints=arguments.checkpoints,
+            spare=arguments.resume or _log(arguments).with_suffix(".checkpoints"),
             resume=arguments.resume,
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,

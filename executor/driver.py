@@ -142,11 +142,14 @@ def _replay(
     gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
     if replay.whole and replay.interrupted:
-        log, folder = options.log, options.checkpoints
-        error += f"; to go on, planner build --from {log} and run --resume {folder}"
-        error += f" --checkpoints {folder}"
-    elif replay.interrupted and not options.checkpoints:
+        log, folder = options.log, options.kept
+        error += f"; to go on: python -m planner build PROFILE --from {log} -o rest.json && "
+        error += f"python -m executor run rest.json --resume {folder}"
+        error += f" --checkpoints {folder}" if options.checkpoints else ""
+    elif replay.interrupted and not options.kept:
         error += "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
+    elif replay.interrupted and not options.checkpoints:
+        error += "; nothing is kept: only the first signal lets tasks end their rounds"
     end = _end(error, replay, recorder, store)
     troubles = _closed(journal, end, options)
     if replay.interrupted:

@@ -27,7 +27,7 @@ from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of, text_of
 from executor.profiling import across
 from executor.records import Laps, Options, Result, checkpoint, earlier
-from executor.workload import Task, Wanted
+from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
 from profiles import console
 from profiles.errors import FormatError, GantryError
@@ -133,7 +133,7 @@ def _lead(
     try:
         plan, tasks, options = asked.given(told)
         laps.lap("plan")
-        agents = distributed.agent(), *_judge(store, world, _inputs(plan.tasks, options))
+        agents = distributed.agent(), *_judge(store, world, _inputs(plan.tasks, tasks, options))
         options = _begun_again(plan, options, agents, laps)
         laps.lap("their preparations")
         verdict = _Note()
@@ -172,7 +172,8 @@ def _follow(world: distributed.World, asked: Asked) -> int:
         if isinstance(work, _Note):
             return work.code
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
-        note = _Note(inputs=_inputs(work.tasks, options), agent=distributed.agent())
+        inputs = _inputs(work.tasks, tasks, options)
+        note = _Note(inputs=inputs, agent=distributed.agent())
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
@@ -327,9 +328,9 @@ def _end_with_agent(world: distributed.World) -> None:
     threading.Thread(target=watch, daemon=True, name="agent").start()
 
 
-def _inputs(tasks: Sequence[Wanted], options: Options) -> dict[str, str]:
-    """The files that have to be the same in all processes, by name."""
-    sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in tasks}
+def _inputs(tasks: Sequence[Wanted], loaded: Sequence[Task], options: Options) -> dict[str, str]:
+    """The hashes of what has to be the same in all processes, by name."""
+    sources = {f"task {task.name}": fingerprint_of(task) for task in loaded}
     begun = [task for task in tasks if task.done and options.resume]
     files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
     kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}

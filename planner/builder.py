@@ -85,6 +85,11 @@ def build(
         )
     if policy != "gantry" and (problem.layout or problem.order != "auto"):
         raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
+    if problem.order != "auto" and not problem.gangs:
+        raise FormatError(
+            f"--order {problem.order} is one of passes on several devices, but each task has one; "
+            "leave it out, or give more --devices or a larger --layout"
+        )
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     if not with_lengths(problem, policy):
         return _fitted(problem, policy, effort, jobs)[0]

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from executor.conducting.turns import Turns
-from executor.conducting.watch import Watch, state
+from executor.conducting.watch import Watch, running
 from executor.devices import Device
 from executor.errors import RunError, text_of
 from executor.replay import (
@@ -87,6 +87,7 @@ class Conductor:
         self._seen: set[str] = set()  # programs
         self._active: dict[int, Activity] = {}
         self._watch = Watch(plan, settings, self._turns)
+        self._unkept: dict[str, int] = {}  # the steps of tasks whose states are whole
         self._signal = 0  # the one that is to end it where states are whole
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
@@ -127,12 +128,14 @@ class Conductor:
         try:
             with heard(_ENDS if self._listener.keeps else (), self._note):
                 self._replay()
+                if self.whole and not self._halt.failure:
+                    self._keep()
             if self.whole:
                 self._interrupt(self._signal, f"by {signal.Signals(self._signal).name}")
         except KeyboardInterrupt as error:
             self.whole = False
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-            self._interrupt(number, f"in {state(self._active)}")
+            self._interrupt(number, f"in {running(self._active)}")
         except Exception as error:
             self._halt.fail(text_of(error))
         finally:
@@ -180,6 +183,7 @@ class Conductor:
     def _end(self) -> None:
         """Begin nothing more, and let what is under way end where states are whole."""
         self.whole = True
+        self._listener.ends(signal.Signals(self._signal).name)
         self._turns.waiting.clear()
         for one in self._active.values():
             one.finish()
@@ -195,6 +199,9 @@ class Conductor:
         self._active |= made
         for index, one in made.items():
             self._turns.begin(index)
+            if isinstance(one, SegmentActivity) and not one.evaluates:
+                for name in self._first_steps[index]:
+                    self._unkept.pop(name, None)
             one.start()
 
     def _made(self, index: int) -> Activity | None:
@@ -250,9 +257,16 @@ class Conductor:
         """So many steps of the task are done, and can be kept."""
         live = self._tasks[name]
         live.settle(step)
-        if self._listener.keeps:
-            self._listener.settled(self._store.at_hand(name), step)
+        self._unkept[name] = step
+        if self._listener.each:
+            self._keep()
         self._stop(name, step)
+
+    def _keep(self) -> None:
+        """Keep what is whole and has changed since."""
+        while self._unkept:
+            name, step = self._unkept.popitem()
+            self._listener.settled(self._store.at_hand(name), step)
 
     def _stop(self, name: str, step: int, *, evaluated: bool = False) -> None:
         """End the task here if a rule says so, and no segment has to train it with another."""

@@ -125,13 +125,14 @@ class Records(Message, frozen=True):
 
 
 class LossPart(Message, frozen=True):
-    """A part of a step's loss."""
+    """A part of a step's loss. total: what its batch counts, see `workload.Share`."""
 
     task: str
     evaluates: bool
     step: int
     part: int
     value: float
+    total: float
 
 
 class Failed(Message, frozen=True):

@@ -1,7 +1,8 @@
 """A task in a profile: its layers, and what each costs at every microbatch that can be run."""
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 from tqdm import tqdm
 
-from executor.cutting import Chain, chain_of, left_out, name_of
+from executor.cutting import Chain, call, chain_of, left_out, name_of, run
 from executor.devices import Device
 from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes
@@ -34,8 +35,18 @@ from executor.profiling.layer_checks import (
     samples,
 )
 from executor.profiling.model_checks import check_left_out, check_model
+from executor.profiling.parts import Probe, find_parts
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Batch, Task, batch_bytes, build, held_out, lengths_of, part
+from executor.workload import (
+    Batch,
+    Task,
+    batch_bytes,
+    build,
+    built_fingerprint,
+    held_out,
+    lengths_of,
+    part,
+)
 from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
@@ -53,15 +64,17 @@ class _Apart(NamedTuple):
     that they can be run with. recomputes: checkpointing of its own was left out."""
 
     model: nn.Module
+    sha256: str
     chain: Chain
     first: Batch
     sizes: list[int]
     recomputes: bool
 
 
-def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
+def _taken_apart(task: Task, said: str, lengths: Sequence[int]) -> _Apart:
     """The task's model in layers, see `measure`."""
     model, _ = build(task)
+    sha256 = built_fingerprint(said, model)
     if task.lengths is None:
         found = batch(task)
         asked = microbatch_sizes(samples(found))
@@ -78,7 +91,7 @@ def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
             f"task {task.name}: its layers are made for microbatches of {chain.batch} samples "
             f"only; asked for are microbatches of {', '.join(map(str, asked))}"
         )
-    return _Apart(model, chain, found, sizes, seen.calls > 0)
+    return _Apart(model, sha256, chain, found, sizes, seen.calls > 0)
 
 
 class _Tried(NamedTuple):
@@ -89,11 +102,12 @@ class _Tried(NamedTuple):
     sizes: list[int]
     draws: dict[int, str]
     why_not: str
+    parts: schema.Parts
 
 
 def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
     """Run layers on batches, to refuse or tell what a plan could not have."""
-    model, chain, found, sizes, recomputes = apart
+    model, _, chain, found, sizes, recomputes = apart
     layers, sizes = chain.layers, list(sizes)
     with left_out() as seen_apart:
         batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
@@ -105,13 +119,15 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         check_layers(task, layers)
         if task.batch:
             tokens.check_sums(task, model, layers)
-        why_not = tokens.mixes(task, model, layers) if task.batch else ""
+        why_not = tokens.mixes(task, model, layers, sizes[-1]) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
         if task.batch:
             tokens.check_steady(trial, draws)
         others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
+        parts = schema.Parts() if task.batch else _parts(task, apart, batches.values())
     if why_not:
-        _say(f"note: task {task.name}: each sequence has a microbatch of its own; {why_not}")
+        alone = "each sequence has a microbatch of its own"
+        _say(f"note: task {task.name}: {alone}; {why_not}; {tokens.TO_PACK}")
     for index, how in draws.items():
         _say(
             f"note: {trial.place(index)} draws {how} random numbers, so its batches run in one "
@@ -125,22 +141,44 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         check_eval_mode(task, model, layers, found.inputs)
-    return _Tried(trial, sizes, draws, why_not)
+    return _Tried(trial, sizes, draws, why_not, parts)
+
+
+def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
+    """What parts of these batches are to the whole, and a note of what is not the rule."""
+    model, chain = apart.model, apart.chain
+    if chain.batch:
+        return schema.Parts(why=f"its layers are made for microbatches of {chain.batch}")
+    listed = isinstance(model, nn.ModuleList)  # has no forward
+    found = find_parts(
+        Probe(task, model, partial(run, chain.layers) if listed else partial(call, model)),
+        list(batches),
+    )
+    if found.kind == "whole":
+        _say(
+            f"note: task {task.name}: its batch stays whole; parts of it would train something "
+            f"else ({found.why}), as --microbatch N of build lets them"
+        )
+    elif found.why and found.kind == "additive":
+        _say(f"note: task {task.name}: parts of its batch are not compared with it; {found.why}")
+    return found
 
 
 def measure(
     task: Task,
-    workload: schema.Workload,
+    ref: str,
+    said: str,
     kinds: Kinds,
     bar: "tqdm[None]",
     lengths: Sequence[int] = (),
 ) -> schema.Task:
-    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. `lengths`: of
-    sequences, for a task whose samples have lengths."""
+    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. It is of the
+    workload `ref` and has the fingerprint `said`. `lengths`: of sequences, for a task whose samples
+    have lengths."""
     bar.set_description(f"{task.name}: finding layers")
-    model, chain, found, *_ = apart = _taken_apart(task, lengths)
+    model, sha256, chain, found, *_ = apart = _taken_apart(task, said, lengths)
     bar.set_description(f"{task.name}: checking layers and batches")
-    trial, sizes, draws, why_not = _tried(task, apart, kinds)
+    trial, sizes, draws, why_not, parts = _tried(task, apart, kinds)
     layers = chain.layers
     bar.total += len(layers)
     bar.set_description(f"{task.name}: measuring")
@@ -156,7 +194,7 @@ def measure(
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
-        workload=workload,
+        workload=schema.Workload(ref, sha256),
         steps=task.steps,
         batch=task.batch or samples(found),
         optimizer=optimizer,
@@ -175,6 +213,7 @@ def measure(
         evaluation_lengths=describe(lengths_of(held_out(task)), why_not)
         if task.batch and task.evaluate
         else None,
+        parts=parts,
         layers=tuple(measured),
     )
 

@@ -39,6 +39,7 @@ class Journal:
         checkpoints: Kept | None,
     ) -> None:
         self.keeps = checkpoints is not None
+        self.each = checkpoints is not None and checkpoints.each
         self._options, self._recorder = options, recorder
         self._log, self._checkpoints = log, checkpoints
         self._progress = Progress(plan, recorder)
@@ -62,6 +63,14 @@ class Journal:
         self._progress.show(lines)
         if self._options.trace:
             self._options.trace.tick()
+
+    def ends(self, signal: str) -> None:
+        """Say what happens now, and what a second signal does."""
+        tqdm.write(
+            f"{signal}: tasks end their rounds and are kept in {self._options.kept}; a second one "
+            "ends the run at once",
+            file=sys.stderr,
+        )
 
     def settled(self, task: HostTask, step: int) -> None:
         """Keep the task's state, if states are kept."""

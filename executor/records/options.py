@@ -14,6 +14,7 @@ class Options(Settings):
     """log: where the run log goes.
 
     checkpoints: a folder where each task's state is written when a segment of it has ended.
+    spare: without it, a folder where states are written if a signal ends the run, and only then.
     resume: the folder where tasks that were trained before this plan go on from.
     plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
     stop: rules that end a task early, looked at where a segment of it ends.
@@ -25,6 +26,7 @@ class Options(Settings):
 
     log: Path | None = None
     checkpoints: Path | None = None
+    spare: Path | None = None
     resume: Path | None = None
     plan_sha256: str | None = None
     trace: Trace | None = None
@@ -33,3 +35,8 @@ class Options(Settings):
     disk: Path | None = None
     overwrite: bool = False
     earlier: Earlier | None = None
+
+    @property
+    def kept(self) -> Path | None:
+        """The folder where states are written, if any are."""
+        return self.checkpoints or self.spare

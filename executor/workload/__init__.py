@@ -5,13 +5,17 @@ from executor.workload.batches import (
     batch_bytes,
     batch_of,
     changed,
+    counting,
     data_by_number,
     held_batch,
     part,
     staging_bytes,
+    weigh_of,
 )
+from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.draws import draws_of
-from executor.workload.feed import Feed, evaluation_feed
+from executor.workload.feed import Feed, OnPart, evaluation_feed
+from executor.workload.fingerprint import built_fingerprint, fingerprint_of
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
@@ -41,23 +45,30 @@ __all__ = [
     "NO_CACHE",
     "Batch",
     "Batches",
+    "Content",
     "Ending",
     "Evaluation",
     "Feed",
+    "OnPart",
     "Shape",
+    "Share",
     "Steps",
     "Task",
     "Wanted",
+    "Weigh",
     "batch_bytes",
     "batch_of",
     "beginning",
     "build",
+    "built_fingerprint",
     "caching",
     "changed",
     "check_alike",
+    "counting",
     "data_by_number",
     "draws_of",
     "evaluation_feed",
+    "fingerprint_of",
     "held_batch",
     "held_out",
     "joined",
@@ -73,8 +84,10 @@ __all__ = [
     "part",
     "planned_shapes",
     "shapes_here",
+    "shares",
     "staging_bytes",
     "steps_of",
     "take",
     "tokens_of",
+    "weigh_of",
 ]

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from executor.errors import WorkloadError, one_line
+from executor.errors import MismatchError, WorkloadError, one_line
 from executor.numerics import CpuSource, Source
 from executor.optim import Recipe, recipe_of
 from profiles.schema import Precision
@@ -62,6 +62,12 @@ class Task:
     learns, by its name in the model; those of equal options are one group, and optimizer is then
     called with the list of groups.
 
+    weight(batch) is the number that a batch, or a microbatch of it, counts in a mean: as of the
+    tokens that have a loss, where the loss is the mean over them. It takes what data gives, and is
+    a sum over its samples, 0 or more. The part of a microbatch in a step's loss and gradients, in
+    all replicas, is its weight over that of the whole batch, and none where its weight is 0; an
+    evaluation is the mean over all its batches. A batch whose whole weight is 0 ends the run.
+
     lengths: the tokens of every sample, where they differ. Step t has `batch` samples, t * batch
     and those that follow, and begins again after the last one; data(samples) gives a list of
     (inputs, targets), one for each of these numbers, whose tensors are tokens first, without a
@@ -87,6 +93,7 @@ class Task:
     batch: int | None = None
     weights: Any = field(default=None, compare=False)
     arguments: Callable[[Any, Tensor, Tensor], Any] | None = None
+    weight: Callable[[Any], Any] | None = None
 
     def recipe(self, model: nn.Module) -> Recipe:
         """The recipe of optimizers for parameters of the task's model."""
@@ -130,6 +137,8 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     yield "precision", task.precision, task.precision in known, f"one of {', '.join(known)}"
     limit = isinstance(task.clip, int | float) and 0 < task.clip < math.inf
     yield "clip", task.clip, task.clip is None or limit, "a number above 0"
+    weigh = "a function that gives the number that a batch counts"
+    yield "weight", task.weight, task.weight is None or callable(task.weight), weigh
     function = "a function, since each shard has an optimizer of its own"
     for name, given in (("scheduler", task.scheduler), ("groups", task.groups)):
         yield name, given, given is None or callable(given), function
@@ -159,6 +168,7 @@ def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     count = len(task.lengths)
     own = f"a whole number from 1 to {count}, the number of lengths; a step has so many samples"
     yield "batch", task.batch, _counts(task.batch, count), own
+    yield "weight", task.weight, task.weight is None, "left out in a task with lengths"
     called = task.arguments is None or callable(task.arguments)
     yield "arguments", task.arguments, called, "a function of inputs, positions and sequences"
     summed = "a function that gives the sum over the tokens, in a task with lengths"
@@ -212,6 +222,8 @@ def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(task.seed)
     try:
         model = task.model if isinstance(task.model, nn.Module) else task.model()
+    except MismatchError:
+        raise
     except Exception as error:
         raise WorkloadError(f"task {task.name}: building the model: {one_line(error)}") from error
     if not isinstance(model, nn.Module):

@@ -149,6 +149,13 @@ class Problem:
         return sum(kind.count for kind in self.kinds)
 
     @property
+    def gangs(self) -> bool:
+        """True if a task may be on several devices."""
+        if self.layout:
+            return self.layout.devices > 1
+        return any(kind.count > 1 for kind in self.kinds)
+
+    @property
     def kind_of(self) -> tuple[int, ...]:
         """For every device the place of its kind among the kinds."""
         return tuple(at for at, kind in enumerate(self.kinds) for _ in range(kind.count))

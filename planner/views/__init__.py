@@ -2,6 +2,7 @@
 
 from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare, table, to_json
+from planner.views.differences import describe_differences, differences, reasons
 from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
 from planner.views.jitter_table import describe_jitter, jitter_json
 from planner.views.layout import (
@@ -32,10 +33,12 @@ __all__ = [
     "compare",
     "describe",
     "describe_alternatives",
+    "describe_differences",
     "describe_jitter",
     "describe_lengths",
     "describe_moment",
     "describe_steps",
+    "differences",
     "focus",
     "jitter_json",
     "known_task",
@@ -44,6 +47,7 @@ __all__ = [
     "on_devices",
     "ranges",
     "ranked",
+    "reasons",
     "receiver",
     "shape_of",
     "shards_on",

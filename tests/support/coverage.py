@@ -31,7 +31,6 @@ COVERED_BY = {
     "executor.devices.machine": "executor/devices/test_cpu.py",
     "executor.errors": "executor/test_saving.py",
     "executor.numerics.buffers": "executor/cutting/test_chain_values.py",
-    "executor.numerics.contents": "executor/replay/test_lengths.py",
     "executor.numerics.dispatch_mode": "executor/numerics/test_meter.py",
     "executor.numerics.flat": "executor/shards/test_shard.py",
     "executor.numerics.gradients": "executor/shards/test_graphs.py",

@@ -23,7 +23,7 @@ import msgspec
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from executor.distributed.messages import AnyMessage, Beat, Bye, Gone, Message
-from executor.errors import ProcessError, RunError
+from executor.errors import ProcessError, RunError, text_of
 
 M = TypeVar("M", bound=Message)
 
@@ -169,8 +169,12 @@ class Mesh:
                 self.codes[other] = message.code
             if isinstance(message, Beat):
                 self._pids[other] = message.pid
-            else:
+                continue
+            try:
                 self._hand_on(other, message)
+            except Exception as error:
+                text = f"process {other} sends what cannot be used: {text_of(error)}"
+                self._hand_on(other, Gone(text))
 
     def _hand_on(self, other: int, message: Message) -> None:
         with self._changed:

@@ -1,7 +1,11 @@
 """Whatever goes from one process to another arrives as it was."""
 
+import math
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -27,6 +31,7 @@ from executor.distributed.values import (
 from executor.errors import RunError
 from executor.numerics import Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
+from executor.workload import Content, Share
 from plans.schema import OpName
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
@@ -53,6 +58,19 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 SPECS = st.builds(Spec, st.sampled_from(DTYPES), SIZES, SIZES)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+HOLDERS: list[Callable[[list[int]], Any]] = [
+    list,
+    torch.Size,
+    lambda leaves: OrderedDict((f"k{one}", one) for one in leaves),
+    lambda leaves: Pair(leaves, (leaves, {})),
+]
 CONSTANTS = st.sampled_from([None, True, 1, 0.5, "mean", torch.bfloat16, torch.device("cpu")])
 
 
@@ -65,7 +83,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         return Layout(specs, needs)
     known = [(type(one), one) for one in draw(st.lists(CONSTANTS, max_size=2))]
     leaves = (*(TensorPlace(number) for number in range(len(specs))), *known)
-    _, tree = tree_flatten({"x": list(range(len(specs))), "y": tuple(range(len(known)))})
+    held = draw(st.sampled_from(HOLDERS))(list(range(len(specs))))
+    _, tree = tree_flatten({"x": held, (0, "y"): tuple(range(len(known))), "z": []})
     return Layout(specs, needs, leaves, tree)
 
 
@@ -76,13 +95,14 @@ NORMINGS = st.builds(
     st.sampled_from(DTYPES),
     st.none() | st.dictionaries(st.sampled_from(["scale", "growth"]), tensors(), max_size=2),
 )
+SHARES = st.builds(Share, st.sampled_from([1.5, math.inf]), st.sampled_from([0.0, 3.0]))
 FACTS = st.builds(
     Facts,
     st.builds(OpName, st.just("a"), st.sampled_from("sx"), st.just(1), st.just("X"), st.just(2)),
     st.text(max_size=3),
     st.booleans(),
     st.none() | st.frozensets(st.integers(0, 9), max_size=3),
-    st.lists(layouts(), max_size=2).map(tuple),
+    st.none() | st.builds(Content, st.lists(layouts(), max_size=2).map(tuple), SHARES),
     st.none() | st.lists(st.tuples(st.integers(0, 9), SPECS), max_size=2).map(tuple),
     st.none() | NORMINGS,
 )
@@ -141,7 +161,7 @@ def test_a_description_arrives_as_it_was(
 def test_facts_arrive_as_they_were(facts: Facts) -> None:
     """All of them, or those that there are."""
     found = unpack_facts(sent(pack_facts(facts)))
-    for name in ("op", "buffer", "evaluates", "absent", "layouts", "grads"):
+    for name in ("op", "buffer", "evaluates", "absent", "content", "grads"):
         assert getattr(found, name) == getattr(facts, name)
     assert (found.norming is None) == (facts.norming is None)
     if facts.norming and found.norming:
@@ -151,6 +171,28 @@ def test_facts_arrive_as_they_were(facts: Facts) -> None:
 
 
 def test_what_cannot_be_said_is_refused() -> None:
-    """By its type."""
+    """By its type; a container that no other process finds by its name, too."""
     with pytest.raises(RunError, match="a set cannot go from one process to another"):
         pack({"x": {1}})
+
+    class Hidden(NamedTuple):
+        x: int
+
+    with pytest.raises(RunError, match=r"a \S+<locals>.Hidden between layers cannot go"):
+        pack_layout(Layout((), (), (), tree_flatten(Hidden(1))[1]))
+
+
+@pytest.mark.parametrize("name", ["never_loaded.Pair", "os.system", "typing.List", "torch._dynamo"])
+def test_a_name_in_a_message_is_looked_up_and_no_more(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is imported for it: only containers that this process has are known, and dtypes."""
+    (tmp_path / "never_loaded.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    module, _, own = name.rpartition(".")
+    with pytest.raises(RunError, match="which this one does not have"):
+        unpack_layout([[], [], [], [[[module, own], None, []]]])
+    with pytest.raises(RunError, match="which this one does not have"):
+        unpack_spec([own, [], []])
+    assert set(sys.modules) == before

@@ -87,6 +87,7 @@ def test_training_has_the_bits_that_it_has_without_evaluation() -> None:
     assert all(torch.equal(p, params[name]) for name, p in result.model("a").named_parameters())
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_run_that_was_interrupted_in_an_evaluation_makes_it_anew(tmp_path: Path) -> None:
     """And goes on with the same bits."""
     made = judged("streamed", KINDS, RUNS)

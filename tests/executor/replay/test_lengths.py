@@ -168,6 +168,7 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
     assert asked == [[BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]]
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("window", [1, 6])
 def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: int) -> None:
     """In the middle of kinds that change at every step, of the table, of a window, and of the
