@@ -2,18 +2,21 @@
 crosses."""
 
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
-from executor.distributed.links import interface_of, own_address
+from executor.distributed.links import grouped
+from executor.distributed.meeting import AbsentError, Board, meet
 from executor.distributed.world import World, world
 
 __all__ = [
+    "AbsentError",
+    "Board",
     "Met",
     "World",
     "connected",
     "divisible",
     "follow",
     "goodbye",
-    "interface_of",
+    "grouped",
     "lead",
-    "own_address",
+    "meet",
     "world",
 ]

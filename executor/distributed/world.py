@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from executor.driver import expect_nodes
+from executor.devices import expect_nodes
 from executor.errors import UsageError
 from plans.schema import Plan
 
