@@ -30,7 +30,7 @@ from executor.workload import (
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
-from profiles.schema import Emulation, Numerics, Workload
+from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ _RUN_SWITCHES = {
     "and over a log that a run could go on from",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
     "did",
+    "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
+    "has changed in them",
     "--serial-copies": "let no two ops of a device overlap",
     "--json": "print the result as JSON",
 }
@@ -167,8 +169,8 @@ def _profile(arguments: argparse.Namespace) -> int:
                 profiler.assist(options, others)
                 code = others.told()
             return code
-        tasks, digest = load(ref)
-        measured = profiler.measure(tasks, Workload(ref, digest), options, others)
+        tasks, said = load(ref)
+        measured = profiler.measure(ref, tasks, said, options, others)
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
@@ -273,7 +275,7 @@ class _Asked:
 
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
         """These tasks of the plan, from their workloads."""
-        return load_tasks(wanted)
+        return load_tasks(wanted, trust=self._arguments.trust_workload)
 
     def _options(self, plan_sha256: str) -> Options:
         arguments = self._arguments

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+import torch
 
 from executor import distributed, run
 from executor.conducting import patience_s
@@ -23,7 +24,7 @@ from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of
 from executor.profiling import across
 from executor.records import Options, Result, checkpoint, earlier
-from executor.workload import Task, Wanted
+from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
 from profiles import console
 from profiles.errors import FormatError, GantryError
@@ -126,7 +127,7 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
     try:
         plan, tasks, options = asked.given(told)
         options = _begun_again(plan, options)
-        _judge(board, _inputs(plan.tasks, options))
+        _judge(board, _inputs(plan.tasks, tasks, options))
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
@@ -163,7 +164,7 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
         if isinstance(work, _Note):
             return work.code
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
-        note = _Note(inputs=_inputs(work.tasks, options))
+        note = _Note(inputs=_inputs(work.tasks, tasks, options))
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
@@ -199,7 +200,7 @@ def _judge(board: distributed.Board, inputs: dict[str, str]) -> None:
             if own != theirs:
                 raise UsageError(
                     f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
-                    "all of them with the same files"
+                    "all of them with the same files and versions"
                 )
 
 
@@ -266,10 +267,11 @@ def _end_with_agent(world: distributed.World) -> None:
     threading.Thread(target=watch, daemon=True, name="agent").start()
 
 
-def _inputs(tasks: Sequence[Wanted], options: Options) -> dict[str, str]:
-    """The files that have to be the same in all processes, by name."""
-    sources = {f"workload {task.workload.ref}": task.workload.sha256 for task in tasks}
+def _inputs(tasks: Sequence[Wanted], loaded: Sequence[Task], options: Options) -> dict[str, str]:
+    """What has to be the same in all processes, by name: hashes of files, of what tasks train."""
+    sources = {f"task {task.name}": fingerprint_of(task) for task in loaded}
     begun = [task for task in tasks if task.done and options.resume]
     files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
     kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}
-    return {"plan": options.plan_sha256 or "", **sources, **kept}
+    own = {"plan": options.plan_sha256 or "", "version of torch": str(torch.__version__)}
+    return {**own, **sources, **kept}

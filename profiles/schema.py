@@ -119,7 +119,8 @@ class Machine(Struct, frozen=True):
 
 
 class Workload(Struct, frozen=True):
-    """`file.py:function` or `package.module:function`, and the sha256 of its source file."""
+    """`file.py:function` or `package.module:function`, and a sha256 of what the task trains: its
+    settings, its model's modules and the code that they call."""
 
     ref: str
     sha256: Sha256

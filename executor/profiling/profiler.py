@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,17 +81,21 @@ class Team(Protocol):
 def profile(ref: str, options: Options, team: Team | None = None) -> schema.Profile:
     """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut. Sends are
     measured to other processes, if there are some."""
-    tasks, digest = load(ref)
-    return measure(tasks, schema.Workload(ref, digest), options, team)
+    tasks, said = load(ref)
+    return measure(ref, tasks, said, options, team)
 
 
 def measure(
-    tasks: Sequence[Task], workload: schema.Workload, options: Options, team: Team | None = None
+    ref: str,
+    tasks: Sequence[Task],
+    said: Mapping[str, str],
+    options: Options,
+    team: Team | None = None,
 ) -> schema.Profile:
-    """The same for a workload that is loaded."""
+    """The same for a workload that is loaded, whose tasks have these fingerprints."""
     _check(options)
     if options.lengths and all(task.lengths is None for task in tasks):
-        raise UsageError(f"--lengths is for tasks with lengths; {workload.ref} has none")
+        raise UsageError(f"--lengths is for tasks with lengths; {ref} has none")
     apply(options.numerics)
     threads = torch.get_num_threads()
     spec = _spec(options)
@@ -112,7 +116,8 @@ def measure(
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(
-                task_profiler.measure(task, workload, kinds, bar, options.lengths) for task in tasks
+                task_profiler.measure(task, ref, said[task.name], kinds, bar, options.lengths)
+                for task in tasks
             )
         print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}

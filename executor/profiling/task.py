@@ -35,7 +35,16 @@ from executor.profiling.layer_checks import (
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.shards import Shard, tie_bytes, ties
-from executor.workload import Batch, Task, batch_bytes, build, held_out, lengths_of, part
+from executor.workload import (
+    Batch,
+    Task,
+    batch_bytes,
+    build,
+    built_fingerprint,
+    held_out,
+    lengths_of,
+    part,
+)
 from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
@@ -53,15 +62,17 @@ class _Apart(NamedTuple):
     that they can be run with. recomputes: checkpointing of its own was left out."""
 
     model: nn.Module
+    sha256: str
     chain: Chain
     first: Batch
     sizes: list[int]
     recomputes: bool
 
 
-def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
+def _taken_apart(task: Task, said: str, lengths: Sequence[int]) -> _Apart:
     """The task's model in layers, see `measure`."""
     model, _ = build(task)
+    sha256 = built_fingerprint(said, model)
     if task.lengths is None:
         found = batch(task)
         asked = microbatch_sizes(samples(found))
@@ -78,7 +89,7 @@ def _taken_apart(task: Task, lengths: Sequence[int]) -> _Apart:
             f"task {task.name}: its layers are made for microbatches of {chain.batch} samples "
             f"only; asked for are microbatches of {', '.join(map(str, asked))}"
         )
-    return _Apart(model, chain, found, sizes, seen.calls > 0)
+    return _Apart(model, sha256, chain, found, sizes, seen.calls > 0)
 
 
 class _Tried(NamedTuple):
@@ -93,7 +104,7 @@ class _Tried(NamedTuple):
 
 def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
     """Run layers on batches, to refuse or tell what a plan could not have."""
-    model, chain, found, sizes, recomputes = apart
+    model, _, chain, found, sizes, recomputes = apart
     layers, sizes = chain.layers, list(sizes)
     with left_out() as seen_apart:
         batches = tokens.tried(task, found) if task.batch else batches_of(task, found)
@@ -130,15 +141,17 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
 
 def measure(
     task: Task,
-    workload: schema.Workload,
+    ref: str,
+    said: str,
     kinds: Kinds,
     bar: "tqdm[None]",
     lengths: Sequence[int] = (),
 ) -> schema.Task:
-    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. `lengths`: of
-    sequences, for a task whose samples have lengths."""
+    """Measure the task's layers; WorkloadError for one that cannot be cut or trained. It is of the
+    workload `ref` and has the fingerprint `said`. `lengths`: of sequences, for a task whose samples
+    have lengths."""
     bar.set_description(f"{task.name}: finding layers")
-    model, chain, found, *_ = apart = _taken_apart(task, lengths)
+    model, sha256, chain, found, *_ = apart = _taken_apart(task, said, lengths)
     bar.set_description(f"{task.name}: checking layers and batches")
     trial, sizes, draws, why_not = _tried(task, apart, kinds)
     layers = chain.layers
@@ -156,7 +169,7 @@ def measure(
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
-        workload=workload,
+        workload=schema.Workload(ref, sha256),
         steps=task.steps,
         batch=task.batch or samples(found),
         optimizer=optimizer,

@@ -12,6 +12,7 @@ from executor.workload.batches import (
 )
 from executor.workload.draws import draws_of
 from executor.workload.feed import Feed, evaluation_feed
+from executor.workload.fingerprint import built_fingerprint, fingerprint_of
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
@@ -52,12 +53,14 @@ __all__ = [
     "batch_of",
     "beginning",
     "build",
+    "built_fingerprint",
     "caching",
     "changed",
     "check_alike",
     "data_by_number",
     "draws_of",
     "evaluation_feed",
+    "fingerprint_of",
     "held_batch",
     "held_out",
     "joined",

@@ -5,7 +5,6 @@ batches are made up, the same for the same step, and the model computes its own 
 profile says about time and memory does not depend on either.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +20,6 @@ from torch.optim import AdamW
 
 from executor.errors import WorkloadError, one_line
 from executor.workload.task import Task
-from profiles.codec import sha256
 from profiles.schema import Positive, Precision, Struct
 
 PREFIX = "hf:"
@@ -70,8 +68,8 @@ def parse(text: str) -> tuple[str, Options]:
         ) from None
 
 
-def load(text: str) -> tuple[list[Task], str]:
-    """The one task of a reference, and the sha256 of its config and options.
+def load(text: str) -> list[Task]:
+    """The one task of a reference.
 
     WorkloadError when transformers is not installed or knows no such model.
     """
@@ -97,7 +95,7 @@ def load(text: str) -> tuple[list[Task], str]:
         seed=options.seed,
         precision=options.precision,
     )
-    return [task], _digest(name, config, options)
+    return [task]
 
 
 def _model(kind: Any, name: str, config: Any) -> nn.Module:
@@ -110,15 +108,6 @@ def _model(kind: Any, name: str, config: Any) -> nn.Module:
 
 def _weights(name: str) -> list[Path]:
     return [path for pattern in _WEIGHTS for path in sorted(Path(name).glob(pattern))]
-
-
-def _digest(name: str, config: Any, options: Options) -> str:
-    """A sha256 of the model's config, whatever transformers wrote it, and of the options."""
-    settings = json.loads(config.to_json_string(use_diff=False))
-    for changing in ("transformers_version", "_name_or_path"):
-        settings.pop(changing, None)
-    weights = [(path.name, path.stat().st_size) for path in _weights(name)]
-    return sha256(json.dumps([settings, asdict(options), weights], sort_keys=True).encode())
 
 
 def _prepare(text: str, config: Any, options: Options) -> None:

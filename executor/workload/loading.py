@@ -14,33 +14,38 @@ from torch import nn
 
 from executor.errors import MismatchError, WorkloadError, one_line
 from executor.workload import huggingface
+from executor.workload.fingerprint import built_fingerprint, fingerprint_of
 from executor.workload.task import Task, checked
-from profiles.codec import read_bytes, sha256
+from profiles import console
+from profiles.codec import sha256
 from profiles.schema import Workload
+
+Made = nn.Module | Callable[[], nn.Module]
 
 NO_CACHE = "#no-cache"  # at the end of a reference
 
 
-def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
-    """The tasks of `file.py:function` or `package.module:function`, and the source's sha256.
+def load(ref: str) -> tuple[list[Task], dict[str, str]]:
+    """The tasks of `file.py:function` or `package.module:function`, and by name the fingerprint of
+    each, see `fingerprint_of`.
 
     The function is called without arguments. `hf:name` is a model of Hugging Face, see
     executor/workload/huggingface.py. `#no-cache` behind any of them: see `caching`. WorkloadError
-    says in one line what is wrong. With an `expected` sha256 nothing of another source runs:
-    MismatchError."""
+    says in one line what is wrong."""
+    tasks = _tasks(ref)
+    return tasks, {task.name: fingerprint_of(task) for task in tasks}
+
+
+def _tasks(ref: str) -> list[Task]:
     if ref.endswith(NO_CACHE):
-        tasks, digest = load(ref.removesuffix(NO_CACHE), expected)
-        return [replace(task, model=partial(_without_cache, task.model)) for task in tasks], digest
+        tasks = _tasks(ref.removesuffix(NO_CACHE))
+        return [replace(task, model=partial(_without_cache, task.model)) for task in tasks]
     if ref.startswith("hf:"):
-        tasks, digest = huggingface.load(ref)
-        _compare(ref, digest, expected)
-        return checked(ref, tasks), digest
+        return checked(ref, huggingface.load(ref))
     where, colon, name = ref.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise WorkloadError(f"{ref}: a workload is file.py:function or package.module:function")
     source = _source(ref, where)
-    digest = sha256(read_bytes(source))
-    _compare(ref, digest, expected)
     function = getattr(_module(ref, where, source), name, None)
     if not callable(function):
         raise WorkloadError(f"{ref}: {source} has no function {name!r}")
@@ -48,7 +53,7 @@ def load(ref: str, expected: str = "") -> tuple[list[Task], str]:
         tasks = function()
     except Exception as error:
         raise WorkloadError(f"{ref}: {name}() raised {one_line(error)}") from error
-    return checked(ref, tasks), digest
+    return checked(ref, tasks)
 
 
 class Wanted(Protocol):
@@ -62,28 +67,42 @@ class Wanted(Protocol):
     def done(self) -> int: ...
 
 
-def load_tasks(wanted: Iterable[Wanted]) -> list[Task]:
-    """The tasks of a plan from their workloads, which must be those that it was made for."""
-    loaded: dict[Workload, dict[str, Task]] = {}
+def load_tasks(wanted: Iterable[Wanted], *, trust: bool = False) -> list[Task]:
+    """The tasks of a plan from their workloads. To build the model of one that is not as the plan
+    was made for is a MismatchError; `trust`: a warning."""
+    loaded: dict[str, tuple[dict[str, Task], dict[str, str]]] = {}
     found = []
     for one in wanted:
-        source = one.workload
-        if source not in loaded:
-            tasks, _ = load(source.ref, source.sha256)
-            loaded[source] = {task.name: task for task in tasks}
-        if one.name not in loaded[source]:
-            names = ", ".join(loaded[source])
-            raise MismatchError(f"{source.ref}: has no task {one.name}, only {names}")
-        found.append(loaded[source][one.name])
+        ref = one.workload.ref
+        if ref not in loaded:
+            tasks, said = load(ref)
+            loaded[ref] = {task.name: task for task in tasks}, said
+        named, said = loaded[ref]
+        if one.name not in named:
+            raise MismatchError(
+                f"{ref}: has no task {one.name}, only {', '.join(named)}; profile and build again"
+            )
+        task = named[one.name]
+        compared = partial(_compared, task.model, said[one.name], one.name, one.workload, trust)
+        found.append(replace(task, model=compared))
     return found
 
 
-def _compare(ref: str, digest: str, expected: str) -> None:
-    if expected and digest != expected:
-        raise MismatchError(
-            f"{ref}: its sha256 is {digest}, the plan was made for {expected}; "
-            "profile and build again"
+def _compared(made: Made, said: str, name: str, wanted: Workload, trust: bool) -> nn.Module:
+    """The model of a task with the fingerprint `said`."""
+    model = _made(made)
+    found = built_fingerprint(said, model.train()) if isinstance(model, nn.Module) else said
+    if isinstance(model, nn.Module) and found != wanted.sha256:  # or whoever builds it says so
+        text = (
+            f"{wanted.ref}: task {name} is not as the plan was made for: its settings, its model "
+            f"or code that they call are others (sha256 {found[:12]}…, {wanted.sha256[:12]}… in "
+            "the plan)"
         )
+        if not trust:
+            again = "profile and build again, or add --trust-workload if it trains the same"
+            raise MismatchError(f"{text}; {again}")
+        console.warn(f"{text}; it is trusted")
+    return model
 
 
 def caching(model: nn.Module) -> list[Any]:
@@ -93,8 +112,12 @@ def caching(model: nn.Module) -> list[Any]:
     return [config for config in configs.values() if getattr(config, "use_cache", False) is True]
 
 
-def _without_cache(made: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    model = made if isinstance(made, nn.Module) else made()
+def _made(made: Made) -> nn.Module:
+    return made if isinstance(made, nn.Module) else made()
+
+
+def _without_cache(made: Made) -> nn.Module:
+    model = _made(made)
     if isinstance(model, nn.Module):  # or whoever builds it says so
         for config in caching(model):
             config.use_cache = False

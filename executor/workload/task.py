@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from executor.errors import WorkloadError, one_line
+from executor.errors import MismatchError, WorkloadError, one_line
 from executor.numerics import CpuSource, Source
 from executor.optim import Recipe, recipe_of
 from profiles.schema import Precision
@@ -212,6 +212,8 @@ def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(task.seed)
     try:
         model = task.model if isinstance(task.model, nn.Module) else task.model()
+    except MismatchError:
+        raise
     except Exception as error:
         raise WorkloadError(f"task {task.name}: building the model: {one_line(error)}") from error
     if not isinstance(model, nn.Module):

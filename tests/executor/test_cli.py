@@ -15,7 +15,7 @@ import pytest
 import torch
 from msgspec import structs
 from support import handmade
-from support.fit import fit
+from support.fit import fit, known_as
 from support.forked import server
 from support.plain import train
 
@@ -27,7 +27,6 @@ from executor.replay import Limits
 from executor.workload import load
 from plans import runlog
 from plans.schema import Plan
-from profiles.schema import Workload
 
 WORK = """
 import time
@@ -61,14 +60,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan in `plan.json` of the current directory, whose workload is beside it."""
     monkeypatch.chdir(tmp_path)
     ref = workload(tmp_path)
-    tasks, digest = load(ref)
-    made = fit(handmade.streamed(), tasks)
-    return store(made, ref, digest)
+    return store(fit(handmade.streamed(), load(ref)[0]), ref)
 
 
-def store(made: Plan, ref: str, digest: str) -> Plan:
-    task = structs.replace(made.tasks[0], workload=Workload(ref, digest))
-    made = structs.replace(made, tasks=(task,))
+def store(made: Plan, ref: str) -> Plan:
+    made = known_as(made, ref)
     plans.save("plan.json", made)
     return made
 
@@ -113,13 +109,22 @@ def test_an_unsound_plan_does_not_run(plan: Plan, capsys: pytest.CaptureFixture[
 
 
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload that is not the one profiled is refused with both hashes before it runs."""
-    Path("work.py").write_text(Path("work.py").read_text() + '\nopen("ran", "w").close()\n')
-    assert main(["run", "plan.json"]) == 2
+    """One that trains something else is refused before anything is trained, unless trusted; a
+    comment changes nothing."""
+    text = Path("work.py").read_text()
+    Path("work.py").write_text(f"# a comment\n{text}")
+    assert main(["run", "plan.json"]) == 0
+    changed = text.replace("Linear(16, 16)", "Linear(16, 8 + 8)")
+    assert changed != text
+    Path("work.py").write_text(changed)
+    capsys.readouterr()
+    assert main(["run", "plan.json", "--save", "saved"]) == 2
     err = capsys.readouterr().err
-    assert not Path("ran").exists()
-    assert plan.tasks[0].workload.sha256 in err
-    assert plans.sha256(Path("work.py").read_bytes()) in err
+    assert f"{plan.tasks[0].workload.sha256[:12]}… in the plan); profile and build again" in err
+    assert "--trust-workload" in err
+    assert not list(Path("saved").glob("*.pt"))
+    assert main(["run", "plan.json", "--trust-workload"]) == 0
+    assert "it is trusted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -189,8 +194,7 @@ def asleep(
     """Starts a run in another process, and returns once it is in a layer that sleeps a minute."""
 
     def start(*options: str) -> BaseProcess:
-        ref = workload(tmp_path, sleep=60)
-        store(plan, ref, load(ref)[1])
+        store(plan, workload(tmp_path, sleep=60))
         process = started("run", "plan.json", *options)
         while not (tmp_path / "asleep").exists() and process.is_alive():
             time.sleep(0.05)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
 from support import handmade
 from support.cli import executor_cli, refused, succeeded
-from support.fit import fit
+from support.fit import fit, known_as
 from support.plain import train
 from support.streaming import streamed_part
 
@@ -21,7 +20,6 @@ from executor.errors import UsageError
 from executor.records import checkpoint
 from executor.records.logfile import LogFile
 from executor.workload import load
-from profiles.schema import Workload
 
 WORK = """
 from support.chains import chain
@@ -37,11 +35,8 @@ def project(*names: str) -> None:
     parts = [streamed_part(name, shards=2) for name in names]
     programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
     made = handmade.assemble(parts, programs, [(name, (0,), 4) for name in names])
-    tasks, digest = load("work.py:tasks")
-    made = fit(made, tasks)
-    ref = Workload("work.py:tasks", digest)
-    own = tuple(structs.replace(task, workload=ref) for task in made.tasks)
-    plans.save("plan.json", structs.replace(made, tasks=own))
+    made = fit(made, load("work.py:tasks")[0])
+    plans.save("plan.json", known_as(made, "work.py:tasks"))
 
 
 @pytest.fixture(autouse=True)

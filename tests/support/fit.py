@@ -16,6 +16,7 @@ from executor.numerics.precision import needs_norms, norm_bytes
 from executor.numerics.rng import CpuSource
 from executor.numerics.values import Value, detached, hold
 from executor.shards.shard import Shard
+from executor.workload import built_fingerprint, load
 from executor.workload.batches import batch_bytes, batch_of, part
 from executor.workload.loss import Batch, Ending
 from executor.workload.task import Task, build
@@ -24,9 +25,17 @@ from plans.schema import Buffer, Memory, Op, Plan, Program, Role, parse_id
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
 from profiles.codec import align
-from profiles.schema import Emulation
+from profiles.schema import Emulation, Workload
 
 RESERVE = 1 << 20
+
+
+def known_as(plan: Plan, ref: str) -> Plan:
+    """`plan` for the tasks of the workload `ref`, which `run` then loads."""
+    tasks, said = load(ref)
+    prints = {task.name: built_fingerprint(said[task.name], build(task)[0]) for task in tasks}
+    own = (replace(t, workload=Workload(ref, prints[t.name])) for t in plan.tasks)
+    return replace(plan, tasks=tuple(own))
 
 
 def fit(

@@ -32,7 +32,7 @@ def quickly() -> Iterator[None]:
 def measured(task: Task, microbatches: int) -> Profile:
     """The task's profile, in this many microbatches only, with the same time for everything."""
     with (
-        mock.patch.object(profiler, "load", return_value=([task], "0" * 64)),
+        mock.patch.object(profiler, "load", return_value=([task], {task.name: ""})),
         mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // microbatches]),
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)

@@ -216,7 +216,7 @@ def first_part(plan: Plan, node: int) -> Part:
 
 def stored(plan: Plan, memory: SharedMemory, node: int, saved: Mapping[str, Saved]) -> HostStore:
     """The plan's store as the first process of a node has it."""
-    tasks, _ = load(plan.tasks[0].workload.ref, plan.tasks[0].workload.sha256)
+    tasks, _ = load(plan.tasks[0].workload.ref)
     shared = Shared(memory.flat, fills=True)
     source = default_source("cpu")
     return HostStore(

@@ -58,7 +58,7 @@ def task(*layers: nn.Module, **changes: object) -> Task:
 
 def measured(*tasks: Task) -> tuple[schema.Profile, int]:
     """Their profile, and how often a layer was measured at one size, whatever the time it took."""
-    given = (list(tasks), "0" * 64)
+    given = (list(tasks), {task.name: "" for task in tasks})
     with (
         mock.patch.object(alike, "_NOISE_US", 10**9),
         mock.patch.object(profiler, "load", return_value=given),
@@ -145,7 +145,7 @@ def slow(seen: list[int], cost: Callable[..., LayerCost]) -> Callable[..., Layer
 def test_a_check_that_fails_lets_every_layer_be_measured() -> None:
     """Also those that were taken to cost the same before the last one was checked."""
     slower = slow([], alike.layer_cost)
-    given = ([task(*(nn.Linear(WIDTH, WIDTH) for _ in range(7)))], "0" * 64)
+    given = ([task(*(nn.Linear(WIDTH, WIDTH) for _ in range(7)))], {"a": ""})
     with (
         mock.patch.multiple(alike, _FACTOR=1, _NOISE_US=1_500_000, layer_cost=slower),
         mock.patch.object(profiler, "load", return_value=given),

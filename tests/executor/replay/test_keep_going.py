@@ -15,7 +15,7 @@ import torch
 from msgspec import structs
 from support import fake_cuda, handmade
 from support.chains import WIDTH, chain, tasks_for
-from support.fit import fit
+from support.fit import fit, known_as
 from support.keeping import saved_part
 from support.parts import Part, resident_part
 from support.same import assert_same
@@ -33,12 +33,11 @@ from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
 from executor.shards import Shard
-from executor.workload import Task, load
+from executor.workload import Task
 from planner.views.compare import compare, table
 from plans import runlog
 from plans.schema import Plan
 from plans.schema import Task as PlanTask
-from profiles.schema import Workload
 
 pytestmark = pytest.mark.timeout(60)  # no failure holds the others up
 KEEP = Options(keep_going=True)
@@ -471,9 +470,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     made = handmade.relay()
     made = fit(made, [linear(task) for task in made.tasks])
     Path("work.py").write_text(WORK.replace("BROKEN", "1"))
-    _, digest = load("work.py:tasks")
-    work = Workload("work.py:tasks", digest)
-    made = structs.replace(made, tasks=tuple(structs.replace(t, workload=work) for t in made.tasks))
+    made = known_as(made, "work.py:tasks")
     plans.save("plan.json", made)
     return made
 

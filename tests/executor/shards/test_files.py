@@ -16,6 +16,7 @@ import torch
 from msgspec import structs
 from support.chains import WIDTH
 from support.disked import DISKED, counted, plain, ready, with_moves
+from support.fit import known_as
 from support.pauses import pausing
 from support.plain import train
 from support.retime import retimed
@@ -34,12 +35,11 @@ from executor.records.stopping import parse
 from executor.replay import Limits
 from executor.shards import files
 from executor.shards.files import StateFile, opened
-from executor.workload import Task, load
+from executor.workload import Task
 from planner.views.compare import compare, table
 from plans import runlog, timing
 from plans.schema import Plan
 from plans.trace import trace
-from profiles.schema import Workload
 
 # Flats of several chunks, so that copies can fail or stop in between.
 CHUNK = 4096
@@ -429,9 +429,7 @@ def test_the_command(
     plan, tasks = ready("beside")
     listed = [(t.name, t.shards[-1].end_layer, t.steps) for t in plan.tasks]
     Path("work.py").write_text(WORK.replace("TASKS", repr(listed)))
-    work = Workload("work.py:tasks", load("work.py:tasks")[1])
-    plan = structs.replace(plan, tasks=tuple(structs.replace(t, workload=work) for t in plan.tasks))
-    plans.save("plan.json", plan)
+    plans.save("plan.json", known_as(plan, "work.py:tasks"))
     assert main(["run", "plan.json"]) == 2
     assert "--disk DIR" in capsys.readouterr().err
     assert main(["run", "plan.json", "--disk", "away", "--save", "saved"]) == 0

@@ -68,9 +68,9 @@ def test_a_reference_carries_everything(tmp_path: Path) -> None:
     options = huggingface.Options(batch=2, seq=4, steps=5, lr=0.5, seed=3, precision="bf16")
     ref = huggingface.ref(name.removeprefix("hf:"), options)
     assert huggingface.parse(ref) == (name.removeprefix("hf:"), options)
-    (task,), digest = load(ref)
+    (task,), said = load(ref)
     assert (task.steps, task.seed, task.precision) == (5, 3, "bf16")
-    assert load(ref)[1] == digest != load(f"{name}?batch=3&seq=4")[1]
+    assert load(ref)[1] == said != load(f"{name}?batch=3&seq=4")[1]
 
 
 def test_weights_in_the_folder_are_used(tmp_path: Path) -> None:
