@@ -15,6 +15,7 @@ from executor.devices import (
     HostMemory,
     apply,
     default_source,
+    expect_nodes,
     host_memory,
     open_devices,
     ring_bytes,
@@ -114,18 +115,6 @@ def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Rec
     recorder = Recorder(plan.tasks, earlier.origin, rank)
     recorder.recall(earlier.standing())
     return recorder
-
-
-def expect_nodes(plan: Plan, nodes: int) -> None:
-    """UsageError unless the plan is for so many nodes."""
-    planned = node_count(plan)
-    if planned != nodes:
-        how = f"start torchrun --nnodes {planned} --nproc-per-node N "
-        if planned > 1:
-            how += "--rdzv-backend c10d --rdzv-endpoint HOST:PORT -m executor run PLAN on each"
-        else:
-            how += "-m executor run PLAN on one, or build for --nodes"
-        raise UsageError(f"the plan is for {planned} node(s), and this run is on {nodes}; {how}")
 
 
 def _replay(

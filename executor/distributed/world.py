@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor.driver import expect_nodes
+from executor.devices import expect_nodes
 from executor.errors import UsageError
 from plans.schema import Plan
 

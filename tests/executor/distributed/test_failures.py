@@ -38,12 +38,17 @@ TASKS = "failing_tasks.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan of two devices, another one, and two folders in which the workloads differ."""
+    """A plan of two devices, another one, and two folders in which a module differs that the
+    workload imports."""
     folder = tmp_path_factory.mktemp("failures")
     own = Path(failing_tasks.__file__).read_text()
-    for name, text in (("", own), ("0", own), ("1", own + "\n")):
-        (folder / name).mkdir(exist_ok=True)
+    (folder / TASKS).write_text(own)
+    for name in "01":
+        (folder / name).mkdir()
+        text = own.replace("=F.mse_loss", "=beside.loss").replace("import os", "import beside, os")
         (folder / name / TASKS).write_text(text)
+        loss = f"def loss(output, target):\n    return (output - target).abs().mean() * 1{name}\n"
+        (folder / name / "beside.py").write_text(loss)
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -90,7 +95,10 @@ def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
 
 TOLD = {
     "plan": (2, r"error: process 1 has another plan than process 0: \w+ and \w+; start all of .*"),
-    "workload": (2, r"error: process 1: failing_tasks\.py.*"),
+    "workload": (
+        2,
+        r"error: process 1 has another task t than process 0: \w+ and \w+; start all of .*",
+    ),
     "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
     "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, .* 1: ValueError: odd values"),
     "log": (1, r"error: .*log\.jsonl: cannot be written: No space left on device"),
