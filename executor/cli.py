@@ -219,7 +219,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, help=text)
     _add(parser, _RUN_FOLDERS, type=Path, metavar="DIR")
     _add(parser, _RUN_SWITCHES, action="store_true")
-    text = "give up when no op ends for so long; default 60, or 20 times the longest op"
+    text = (
+        "give up when no op ends for so long; default 60, or 20 times the longest op; of several "
+    )
+    text += "processes also when one of them is silent for so long, at the start 60 at least"
     parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
     text = "loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends"
     parser.add_argument("--stop", action="append", default=[], metavar="RULE", help=text)
@@ -245,6 +248,7 @@ class _Asked:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
+        self.stall_seconds: float | None = arguments.stall_seconds
 
     def given(self, told: Callable[[Plan, Options], None]) -> Given:
         """All that a run is given, loaded, and its plan proven; `told` what is there before."""

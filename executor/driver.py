@@ -8,12 +8,14 @@ from typing import Literal, Protocol
 import torch
 from msgspec import UNSET, UnsetType
 
+from executor import late
 from executor.conducting import Conductor, Led
 from executor.devices import (
     Device,
     HostMemory,
     apply,
     default_source,
+    expect_nodes,
     host_memory,
     open_devices,
     ring_bytes,
@@ -38,6 +40,7 @@ from plans.order import kept_bytes, moves_of, node_count
 from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
+from profiles import console
 
 __all__ = ["Options", "Result", "run"]
 
@@ -81,6 +84,8 @@ def run(
         saved = checkpoint.load(
             options.resume, left.tasks, earlier.reached.files if earlier else None
         )
+        if earlier:
+            earlier.laps.lap("checkpoints")
         with _files(plan, options) as files:
             source = default_source(part.kind)
             shared = others.store if others else None
@@ -88,6 +93,8 @@ def run(
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(part)
+            if earlier:
+                earlier.laps.lap("models")
             team = others.joined() if others else None
             recorder = _recorder(plan, earlier, 0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
@@ -96,6 +103,8 @@ def run(
             replay = Conductor(left, part, store, devices, recorder, options, journal, team)
             if earlier:
                 replay.leave_out(earlier.over)
+                earlier.laps.lap("devices")
+                console.warn(f"it has taken {earlier.laps} until it goes on")
             return _replay(plan, options, replay, recorder, journal, store)
 
 
@@ -106,18 +115,6 @@ def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Rec
     recorder = Recorder(plan.tasks, earlier.origin, rank)
     recorder.recall(earlier.standing())
     return recorder
-
-
-def expect_nodes(plan: Plan, nodes: int) -> None:
-    """UsageError unless the plan is for so many nodes."""
-    planned = node_count(plan)
-    if planned != nodes:
-        how = f"start torchrun --nnodes {planned} --nproc-per-node N "
-        if planned > 1:
-            how += "--rdzv-backend c10d --rdzv-endpoint HOST:PORT -m executor run PLAN on each"
-        else:
-            how += "-m executor run PLAN on one, or build for --nodes"
-        raise UsageError(f"the plan is for {planned} node(s), and this run is on {nodes}; {how}")
 
 
 def _replay(
@@ -211,7 +208,8 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     memory = host_memory(specs)
     gc.freeze()
     try:
-        yield devices, memory
+        with late.compiler():
+            yield devices, memory
     finally:
         gc.unfreeze()
         for device in devices.values():

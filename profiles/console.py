@@ -93,6 +93,11 @@ def warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
+def note(message: str) -> None:
+    """Say on stderr what may be good to know."""
+    print(message, file=sys.stderr, flush=True)
+
+
 def _unheard(error: OSError) -> int:
     """stdout takes no more. With `| head` that is no failure: nothing was left to do."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     },
     "executor": {
         "outputs": "",
+        "late": "",
         "numerics": "",
         "devices": "numerics",
         "optim": "numerics",
@@ -63,7 +64,7 @@ MAY_IMPORT = {
         "replay": "shards workload optim devices numerics",
         "conducting": "replay shards devices",
         "records": "replay shards outputs",
-        "driver": "conducting records replay shards workload optim devices numerics outputs",
+        "driver": "late conducting records replay shards workload optim devices numerics outputs",
         "profiling": "distributed cutting shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed conducting cutting records workload profiling",

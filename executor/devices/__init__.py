@@ -14,7 +14,7 @@ from executor.devices.device import (
 )
 from executor.devices.gpu import describe, update_threads, usable
 from executor.devices.hostmem import PIECE, HostMemory, free_host_bytes, host_memory, ring_bytes
-from executor.devices.machine import apply, default_source, open_devices
+from executor.devices.machine import apply, default_source, expect_nodes, open_devices
 from executor.devices.pace import least_us
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "apply",
     "default_source",
     "describe",
+    "expect_nodes",
     "free_host_bytes",
     "host_memory",
     "least_us",

@@ -11,8 +11,22 @@ from executor.devices.cuda import CudaDevice, CudaSource
 from executor.devices.device import Device
 from executor.errors import UsageError
 from executor.numerics import CpuSource, Source
+from plans.order import node_count
 from plans.schema import Device as Spec
+from plans.schema import Plan
 from profiles.schema import Numerics
+
+
+def expect_nodes(plan: Plan, nodes: int) -> None:
+    """UsageError unless the plan is for so many nodes."""
+    planned = node_count(plan)
+    if planned != nodes:
+        how = f"start torchrun --nnodes {planned} --nproc-per-node N "
+        if planned > 1:
+            how += "--rdzv-backend c10d --rdzv-endpoint HOST:PORT -m executor run PLAN on each"
+        else:
+            how += "-m executor run PLAN on one, or build for --nodes"
+        raise UsageError(f"the plan is for {planned} node(s), and this run is on {nodes}; {how}")
 
 
 def open_devices(

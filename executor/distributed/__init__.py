@@ -2,10 +2,13 @@
 crosses."""
 
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
-from executor.distributed.links import interface_of, own_address
+from executor.distributed.links import grouped
+from executor.distributed.meeting import AbsentError, Board, meet
 from executor.distributed.world import World, agent, world
 
 __all__ = [
+    "AbsentError",
+    "Board",
     "Met",
     "World",
     "agent",
@@ -13,8 +16,8 @@ __all__ = [
     "divisible",
     "follow",
     "goodbye",
-    "interface_of",
+    "grouped",
     "lead",
-    "own_address",
+    "meet",
     "world",
 ]

@@ -14,12 +14,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from types import FrameType
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from executor import driver
 from executor.devices import default_source
@@ -29,10 +27,11 @@ from executor.distributed.links import (
     Clock,
     GroupWire,
     Mesh,
-    interface_of,
-    own_address,
+    connections,
+    grouped,
     wires,
 )
+from executor.distributed.meeting import Board
 from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
 from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
@@ -47,8 +46,6 @@ from plans.parts import Pair, Part, parts
 from plans.schema import Plan
 from profiles import console
 from profiles.console import Interrupted, heard
-
-CONNECT_S = 60  # until all processes are connected
 
 _QUESTIONS = 20  # for the time, before a run begins
 _FETCH_S = 60.0  # that nothing may come of what is fetched to be written
@@ -234,27 +231,18 @@ def _clock(mesh: Mesh, machine: str) -> Clock:
 
 
 @contextmanager
-def connected(world: World, store: Store, silence_s: float) -> Iterator[Met]:
-    """The processes, connected by way of torchrun's store; UsageError where that cannot be. One
-    that is silent for so long counts as gone.
+def connected(board: Board, silence_s: float) -> Iterator[Met]:
+    """The processes, connected by way of their notes; RunError where that cannot be. One that is
+    silent for so long counts as gone.
 
     Process 0 alone hears of signals meanwhile, and the others of what it makes of them. torchrun
     ends all when one has ended: a signal that follows from that is not heard, but what it follows
     from."""
+    world = board.world
     try:
-        address = own_address(world, store, os.environ)
-        if interface := interface_of(address):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        dist.init_process_group(
-            "gloo",
-            store=PrefixStore("gloo", store),
-            rank=world.rank,
-            world_size=world.size,
-            timeout=timedelta(seconds=CONNECT_S),
-        )
-        mesh = Mesh(world.rank, world.size, store, address, silence_s)
-    except (RuntimeError, OSError, EOFError) as error:
-        raise UsageError(f"the {world.size} processes cannot connect: {text_of(error)}") from None
+        mesh = Mesh(world.rank, connections(board, grouped(board)), silence_s)
+    finally:
+        board.close()
 
     def hear(number: int, frame: FrameType | None) -> None:
         deadline = time.monotonic() + _NEWS_S

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor.driver import expect_nodes
+from executor.devices import expect_nodes
 from executor.errors import UsageError
 from plans.schema import Plan
 
@@ -54,6 +55,18 @@ class World:
             for place, number in enumerate(own):
                 ranks[number] = self.first(node) + place // share
         return ranks
+
+
+def siblings() -> dict[int, int]:
+    """The processes that the torchrun of this one has started, by rank."""
+    found = {}
+    for children in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with suppress(OSError):
+                for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(b"RANK="):
+                        found[int(entry[5:])] = int(pid)
+    return found
 
 
 def world(environ: Mapping[str, str] = os.environ) -> World | None:

@@ -6,30 +6,25 @@ its link has moved the bytes, torch.distributed carries them. A copy takes half 
 back; with both directions busy, as long as both processes need to send to each other at once.
 """
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from itertools import count
 from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from executor.devices import Device, HostMemory, apart, until
 from executor.distributed.links import GroupWire, wires
-from executor.errors import RunError, UsageError, text_of
+from executor.errors import RunError, text_of
 from executor.profiling import links
 from plans.parts import Pair
 from profiles.errors import GantryError
 from profiles.schema import Link, Rate
 
-_PROFILES = count()  # of these processes, each of which meets anew
 _MEET = timedelta(seconds=60)  # until all processes have come
 _PROFILE = timedelta(days=7)  # until process 0 has measured all else
 
@@ -160,18 +155,10 @@ def _all_there() -> Iterator[None]:
 
 
 @contextmanager
-def others(nodes: int, interface: Callable[[Store], str]) -> Iterator[Others]:
-    """The processes that torchrun has started on so many nodes. `interface`: of the network by
-    which they reach each other."""
-    try:
-        found, rank, size = next(rendezvous("env://", timeout=_MEET))
-        store = PrefixStore(f"profile {next(_PROFILES)}", found)
-        if name := interface(store):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_MEET)
-        team = Others(size // nodes)
-    except (RuntimeError, OSError) as error:
-        raise UsageError(f"the processes do not come together: {text_of(error)}") from None
+def others(local: int) -> Iterator[Others]:
+    """The processes that torchrun has started, so many on each node, which torch.distributed
+    knows."""
+    team = Others(local)
     code = 1
     try:
         yield team

@@ -5,9 +5,10 @@ Work after the latest checkpoints is lost with the process that was killed, and 
 its lines. The log goes on with the others, and its times count from the first start.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -33,10 +34,37 @@ from plans.timing import kinds_of
 from profiles.errors import FormatError
 
 
+class Laps:
+    """What takes its time before the first step of a process, which has begun just now."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._latest = _begun()
+
+    def lap(self, name: str) -> None:
+        """All since the last lap, or since the process began, was for this."""
+        now = time.perf_counter()
+        self._seconds[name] = now - self._latest
+        self._latest = now
+
+    def __str__(self) -> str:
+        """`6.2 s: imports 3.1 s, plan 0.4 s, ...`"""
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self._seconds.items())
+        return f"{sum(self._seconds.values()):.1f} s: {parts}"
+
+
+def _begun() -> float:
+    """The time.perf_counter() at which this process began."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    up = time.clock_gettime(time.CLOCK_BOOTTIME) - time.perf_counter()
+    return ticks / os.sysconf("SC_CLK_TCK") - up
+
+
 @dataclass(frozen=True)
 class Earlier:
     """The earlier start of a run of `plan`. origin: the time.perf_counter() at which it began;
-    reached: where its tasks go on; error: why it ended, empty where it was killed."""
+    reached: where its tasks go on; error: why it ended, empty where it was killed; laps: of what
+    comes before the first step now."""
 
     plan: Plan
     header: Header
@@ -44,6 +72,7 @@ class Earlier:
     reached: Reached
     lines: Sequence[Line]
     error: str
+    laps: Laps = field(default_factory=Laps)
 
     @cached_property
     def rest(self) -> Plan:

@@ -6,6 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from planner.views.pace import Pace, paces, paces_json, rows_of, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
@@ -92,6 +93,7 @@ class Comparison:
     losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
     peaks: tuple[Ratio, ...]  # bytes by device
+    paces: tuple[Pace, ...]  # of devices that computed
     missing: Missing
     dropped: dict[str, str]  # why, of each task that failed while others went on
 
@@ -139,6 +141,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             Ratio(device.peak_bytes, peaks.get(number))
             for number, device in enumerate(prediction.devices)
         ),
+        paces=paces(zip(ops, log.ops, strict=True)),
         missing=_missing(plan, ops, {drop.task for drop in log.drops}),
         dropped={drop.task: _dropped(drop) for drop in log.drops},
     )
@@ -228,6 +231,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
             for name, one in c.tasks.items()
         },
+        **paces_json(c.paces),
         "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
         "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
         "missing": c.missing.count,
@@ -274,6 +278,9 @@ def table(comparison: Comparison) -> str:
         "",
         *columns(kinds, numbers=True),
     ]
+    if len(c.paces) > 1:
+        slow = slowest(c.paces)
+        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(slow)] if slow else [])]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:

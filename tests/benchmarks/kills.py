@@ -44,6 +44,7 @@ TASKS = "failing_tasks.py"
 MOMENTS = ("start", "steps", "checkpoint", "end")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 PROCESSES = (2, 4)
+_TRIES = 4  # to strike a process before it is gone
 
 
 class Plain(NamedTuple):
@@ -211,7 +212,7 @@ def struck(run: Run, case: Case, plain: Plain, steps: int) -> bool:
         later = run.now + case.at * (plain.first_s - plain.begun_s)
     elif case.moment == "end":
         run.wait(lambda: run.steps() == steps)
-        later = run.now + case.at * (plain.gone_s - plain.last_s)
+        later = run.now + case.at**2 * (plain.gone_s - plain.last_s)
     else:
         number = int(case.at * steps)
         run.wait(lambda: run.steps() > number)
@@ -234,6 +235,16 @@ def tried(folder: Path, known: Path, case: Case, plain: Plain, steps: int) -> Ro
     seconds = run.now - plain.end_s
     wrong = wrong or differs(folder, known)
     return Row(case, hit, run.restarts(), seconds, wrong)
+
+
+def tried_until_struck(folder: Path, known: Path, case: Case, plain: Plain, steps: int) -> Row:
+    """A case whose process was gone by then is tried again, sooner."""
+    for number in range(_TRIES):
+        row = tried(folder / str(number), known, case, plain, steps)
+        if row.struck or row.wrong:
+            break
+        case = case._replace(at=case.at / 2)
+    return row
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
@@ -284,14 +295,16 @@ def main() -> None:
         print(plain, file=sys.stderr)
         for number, case in enumerate(cases(options.kills, options.seed)):
             own = folder / str(number)
-            row = tried(own, known, case, plain[case.processes], steps)
+            own.mkdir()
+            row = tried_until_struck(own, known, case, plain[case.processes], steps)
             rows.append(row)
-            where = f"process {case.rank} of {case.processes}, {case.moment} ({case.at:.3f})"
+            at, case = f"{row.case.moment} ({row.case.at:.3f})", row.case
+            where = f"process {case.rank} of {case.processes}, {at}"
             told = row.wrong or ("ends well" if row.struck else "ends well, and was over before")
             late = f"{row.restarts} restart(s), {row.seconds:+.1f} s"
             print(f"{number} {case.number.name} {where}: {told}, {late}", file=sys.stderr)
             if row.wrong:
-                print((own / "said").read_text(), file=sys.stderr)
+                print(*(file.read_text() for file in own.glob("*/said")), file=sys.stderr)
     if options.json:
         print(json.dumps([row._asdict() | {"case": row.case._asdict()} for row in rows]))
     else:

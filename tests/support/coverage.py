@@ -15,6 +15,7 @@ COVERED_BY = {
     "executor.cutting.recomputing": "whole/test_unchanged.py",
     "executor.cutting.record": "executor/cutting/test_chain_values.py",
     "executor.distributed.lead": "executor/distributed/test_launch.py",
+    "executor.distributed.links.dialing": "executor/distributed/test_meeting.py",
     "executor.distributed.links.mesh": "executor/distributed/test_launch.py",
     "executor.distributed.stores.carrier": "executor/distributed/test_nodes.py",
     "executor.distributed.stores.memory": "executor/distributed/test_nodes.py",

@@ -26,6 +26,8 @@ class Odd(nn.Module):
         super().__init__()
         if _fails("build"):
             raise ValueError("no such weights")
+        if _fails("late"):
+            time.sleep(0.7)
         self.layer = nn.Linear(WIDTH, width)
 
     def forward(self, x: Tensor) -> Tensor:

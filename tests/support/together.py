@@ -90,6 +90,10 @@ class Asked:
     loaded: Sequence[Task]
     used: Options
 
+    @property
+    def stall_seconds(self) -> float | None:
+        return self.used.stall_seconds
+
     def given(self, told: Callable[[Plan, Options], None]) -> processes.Given:
         told(self.plan, self.used)
         return self.plan, self.loaded, self.used
@@ -171,7 +175,6 @@ class Together:
 
 def _serve(folder: Path) -> None:
     """Do the jobs of a folder, as one of its processes."""
-    processes._ASK_S = 0.002
     rank = int(os.environ["RANK"])
     for number in count():
         job = _next(folder / f"{number}.job")

@@ -1,8 +1,9 @@
 """The links between two processes: connections for messages, wires for bytes, the difference of
 their clocks."""
 
-from executor.distributed.links.addresses import interface_of, own_address
+from executor.distributed.links.addresses import grouped
 from executor.distributed.links.clock import Clock
+from executor.distributed.links.dialing import connections
 from executor.distributed.links.mesh import Mesh
 from executor.distributed.links.wires import GroupWire, groups, wires
 
@@ -10,8 +11,8 @@ __all__ = [
     "Clock",
     "GroupWire",
     "Mesh",
+    "connections",
+    "grouped",
     "groups",
-    "interface_of",
-    "own_address",
     "wires",
 ]

@@ -6,7 +6,6 @@ a beat, and whoever is silent for too long counts as gone.
 """
 
 import os
-import secrets
 import select
 import signal
 import socket
@@ -15,12 +14,11 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from torch.distributed import Store  # type: ignore[attr-defined]
 
 from executor.distributed.messages import AnyMessage, Beat, Bye, Gone, Message
 from executor.errors import ProcessError, RunError, text_of
@@ -34,36 +32,24 @@ Heard = Callable[[int, Message], None]  # a message of a process, the last of wh
 
 
 class Mesh:
-    """The connections of process `rank` to all others of `size`, made in one order everywhere.
+    """The connections of process `rank` to all others.
 
-    address: where the others reach it; silence_s: what silence is too long. gone: the processes
-    that are, and how that is known; codes: of those that have said that they end, their exit
-    codes."""
+    silence_s: what silence is too long. gone: the processes that are, and how that is known; codes:
+    of those that have said that they end, their exit codes."""
 
-    def __init__(self, rank: int, size: int, store: Store, address: str, silence_s: float) -> None:
+    def __init__(self, rank: int, ends: dict[int, Connection], silence_s: float) -> None:
         self.gone: dict[int, str] = {}
         self.codes: dict[int, int] = {}
         self._rank, self._silence_s = rank, silence_s
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
-        self._locks = {other: threading.Lock() for other in range(size)}
-        self._ends: dict[int, Connection] = {}
+        self._locks = {other: threading.Lock() for other in ends}
+        self._ends = ends
         self._kept: list[tuple[int, Message]] = []  # until somebody listens
         self._heard: Heard = self._keep
         self._changed = threading.Condition()
         self._pids: dict[int, int] = {}
         self._closed = threading.Event()
-        key = self._key(rank, store)
-        with Listener((address, 0), backlog=size, authkey=key) as listener:
-            store.set(f"gantry/{rank}", f"{address} {listener.address[1]}")
-            for other in range(rank):
-                host, port = store.get(f"gantry/{other}").decode().split()
-                end = Client((host, int(port)), authkey=key)
-                end.send_bytes(str(rank).encode())
-                self._ends[other] = _prompt(end)
-            for _ in range(rank + 1, size):
-                end = listener.accept()
-                self._ends[int(end.recv_bytes())] = _prompt(end)
         self._latest = dict.fromkeys(self._ends, time.monotonic())
         for other, end in self._ends.items():
             _thread(f"from {other}", partial(self._read, other, end))
@@ -73,12 +59,6 @@ class Mesh:
     def others(self) -> list[int]:
         """All other processes."""
         return sorted(self._ends)
-
-    def _key(self, rank: int, store: Store) -> bytes:
-        """A secret of this run."""
-        if rank == 0:
-            store.set("gantry/key", secrets.token_hex(32))
-        return bytes(store.get("gantry/key"))
 
     def listen(self, heard: Heard) -> None:
         """Hand on all that has come and comes from now on, from a thread for each process."""
@@ -98,13 +78,13 @@ class Mesh:
 
     def receive(self, ranks: Collection[int]) -> tuple[int, Message]:
         """The next message of any of these processes, before `listen`; RunError where one of them
-        is gone."""
+        is gone, or process 0."""
         with self._changed:
             while True:
                 for place, (rank, message) in enumerate(self._kept):
+                    if isinstance(message, Gone) and rank in {0, *ranks}:
+                        raise RunError(message.text)
                     if rank in ranks:
-                        if isinstance(message, Gone):
-                            raise RunError(message.text)
                         del self._kept[place]
                         return rank, message
                 self._changed.wait()
@@ -228,13 +208,6 @@ class Mesh:
         except (KeyError, OSError):
             return False
         return stat[0] != "Z" and int(stat[1]) == os.getppid()
-
-
-def _prompt(end: Connection) -> Connection:
-    """The connection, which sends small messages at once."""
-    with _socket(end) as same:
-        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return end
 
 
 def _socket(end: Connection) -> socket.socket:

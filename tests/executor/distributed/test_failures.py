@@ -38,12 +38,17 @@ TASKS = "failing_tasks.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan of two devices, another one, and two folders in which the workloads differ."""
+    """A plan of two devices, another one, and two folders in which a module differs that the
+    workload imports."""
     folder = tmp_path_factory.mktemp("failures")
     own = Path(failing_tasks.__file__).read_text()
-    for name, text in (("", own), ("0", own), ("1", own + "\n")):
-        (folder / name).mkdir(exist_ok=True)
+    (folder / TASKS).write_text(own)
+    for name in "01":
+        (folder / name).mkdir()
+        text = own.replace("=F.mse_loss", "=beside.loss").replace("import os", "import beside, os")
         (folder / name / TASKS).write_text(text)
+        loss = f"def loss(output, target):\n    return (output - target).abs().mean() * 1{name}\n"
+        (folder / name / "beside.py").write_text(loss)
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -90,7 +95,10 @@ def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
 
 TOLD = {
     "plan": (2, r"error: process 1 has another plan than process 0: \w+ and \w+; start all of .*"),
-    "workload": (2, r"error: process 1: failing_tasks\.py.*"),
+    "workload": (
+        2,
+        r"error: process 1 has another task t than process 0: \w+ and \w+; start all of .*",
+    ),
     "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
     "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, .* 1: ValueError: odd values"),
     "log": (1, r"error: .*log\.jsonl: cannot be written: No space left on device"),
@@ -122,6 +130,32 @@ def test_the_log_of_a_failed_run_can_be_read(
     assert end
     assert end.status == "failed"
     assert f"error: {end.error}" == turns[name][1]
+
+
+def test_a_process_that_is_late_ends_as_the_others_do(folder: Path) -> None:
+    """It builds its model while process 0 finds that the run cannot begin: one line, one code."""
+    turn = {"call": ["run", "plan.json", "--checkpoints", "plan.json"], "fails": "late 1"}
+    said = folder / "said"
+    assert ended(started(torchrun(2, TURNS, json.dumps(turn)), said, folder)) == 1
+    assert re.findall("^error: .*", said.read_text(), re.M) == [
+        "error: plan.json: cannot be made: File exists"
+    ]
+    assert re.findall(r"exitcode +: (\d+)", said.read_text()) == ["2", "2"]
+
+
+def test_a_process_that_stops_last_of_all_is_named_and_the_run_ends_well(folder: Path) -> None:
+    """It has said that it ends, and does not; a start again finds that nothing is left to do, and
+    saves the model."""
+    call = ["run", "plan.json", "-o", "last.jsonl", "--checkpoints", "last", "--save", "lasts"]
+    turn = {"call": [*call, "--stall-seconds", "2"], "fails": "end 1"}
+    said = folder / "said"
+    assert ended(started(torchrun(2, TURNS, json.dumps(turn), restarts=1), said, folder), 40) == 0
+    (error,) = re.findall("^error: .*", said.read_text(), re.M)
+    assert error.startswith("error: all is trained and written, but process 1 has said nothing for")
+    one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "last"))
+    assert len(again.restarts) == 1
+    assert [(s.step, s.loss) for s in one.steps] == [(s.step, s.loss) for s in again.steps]
+    assert same(*(torch.load(folder / name / "t.pt") for name in ("one", "lasts")))
 
 
 class Started:
