@@ -194,11 +194,10 @@ def _stages(
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
-    """Orders, and so many stages of a device that make a difference; where any order will do,
-    devices of uneven layouts have one."""
+    """Orders, and so many stages of a device that make a difference."""
     free = len(names) > 1
     for name in names:
-        several = not free or (layout.even and layout.depth > 1)
+        several = not free or layout.depth > 1
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
             if chunks > 1 or name != "interleaved" or not free:
                 yield name, chunks
