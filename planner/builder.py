@@ -32,6 +32,7 @@ from planner.search import (
     Wide,
     adding_alike,
     baselines,
+    compared,
     shapes_of,
     task_bounds,
 )
@@ -155,7 +156,7 @@ def _built(
         searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
     ways = adding_alike(problem, searches.ways)
-    chosen = settled(problem, ways, effort)
+    chosen = compared(ways, settled(problem, ways, effort))
     floor = least_us(problem, [[one] for one in chosen], effort)
     wide = any(one.program.devices > 1 for own in ways for one in own)
     bound = least_us(problem, ways, effort, free=True) if wide or tables else floor
@@ -235,6 +236,9 @@ def assemble(
             status="complete" if complete else "time-limit",
             candidates=sum(one.candidates for one in chosen),
             alternatives=tuple(told for one in chosen for told in one.alternatives),
+            looked_at={
+                one.strategy.costs.task.name: one.looked_at for one in chosen if one.looked_at
+            },
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,

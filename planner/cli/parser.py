@@ -213,7 +213,7 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    option("--task", metavar="TASK", help="with --at, --jitter or --alternatives: this one only")
     text = "say instead what was tried to train tasks on several devices, and why it was left"
     option("--alternatives", action="store_true", help=text)
     text = "say instead how long steps are when ops take now more, now less time, as the profile "

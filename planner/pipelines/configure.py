@@ -28,6 +28,7 @@ AUTO = "auto"
 
 _BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
 _LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
+_ROUGHLY = 2  # times the ops of other rounds, in rough ones
 _OFF = 4  # a rough round is longer than the best modes by up to 1/n
 _SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
@@ -111,8 +112,13 @@ def best(
             found = _shortest(tried, quantile)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
+    told = _told(task, tried, made)
     return Candidate(
-        made.strategy, (made.program(),), rounds, alternatives=_told(task, tried, made)
+        made.strategy,
+        (made.program(),),
+        rounds,
+        alternatives=told[:_LISTED],
+        looked_at=len(told),
     )
 
 
@@ -150,7 +156,7 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
     rounds, until the effort is used up; and those that do not fit."""
     open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
     heapify(open_)
-    left = rough = effort.limits.search_ops
+    left, rough = effort.limits.search_ops, _ROUGHLY * effort.limits.search_ops
     shortest, parts = 1 << 62, dict[int, Chosen]()
     roughly = dict[tuple[object, ...], tuple[float, tuple[int, ...]]]()
     while open_:
@@ -181,7 +187,8 @@ def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
                 longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
                 roughly[sketch.family] = longer, smaller(program, made, room).room
                 rough -= len(made.entries)
-            longer, _ = roughly.get(sketch.family, (1.0, ()))
+            mean = sum(longer for longer, _ in roughly.values()) / max(1, len(roughly))
+            longer, _ = roughly.get(sketch.family, (mean, ()))
             more = round(parts[n].us * longer)
         if more is None:
             yield Tried(sketch, None, NO_ROOM)
@@ -256,7 +263,7 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
         sketch = one.sketch
         placed = one.round is not None and one.round.strategy.named == PLACED
         by.setdefault((placed, *sketch.kind), one)
-    return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
+    return tuple(one.alternative(task.name, best) for one in by.values())
 
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:

@@ -212,11 +212,10 @@ def _stages(
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
-    """Orders, and so many stages of a device that make a difference; where any order will do,
-    devices of uneven layouts have one."""
+    """Orders, and so many stages of a device that make a difference."""
     free = len(names) > 1
     for name in names:
-        several = not free or (layout.even and layout.depth > 1)
+        several = not free or layout.depth > 1
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
             if name != INTERLEAVED or (chunks > 1 and layout.depth > 1):
                 yield name, chunks

@@ -104,7 +104,7 @@ def test_a_moment_is_shown_in_words_and_as_json() -> None:
     [
         ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:"),
         ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
-        ("--task gpt-1e-4", "give --at too"),
+        ("--task gpt-1e-4", "give --at, --jitter or --alternatives"),
         ("--round gpt-1e-4", "give --gantt too"),
         ("--copies", "--copies says what --gantt draws; give --gantt too"),
         ("--plot new.png", "--plot says where --steps are drawn; give --steps too"),
