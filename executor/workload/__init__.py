@@ -26,6 +26,7 @@ from executor.workload.packed import (
     padding,
     take,
     tokens_of,
+    weight_of,
 )
 from executor.workload.steps import (
     Shape,
@@ -83,4 +84,5 @@ __all__ = [
     "steps_of",
     "take",
     "tokens_of",
+    "weight_of",
 ]
