@@ -29,11 +29,8 @@ class Packed(Protocol):
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
 
-    def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
-        """Those of the step's microbatches that are `wanted`."""
-
-    def divisor(self, step: int, microbatch: int) -> float:
-        """By what the loss of a microbatch is divided."""
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, tuple[Batch, Share]]:
+        """Those of the step's microbatches that are `wanted`, each with its share of the loss."""
 
 
 class Staged(NamedTuple):
@@ -164,8 +161,8 @@ class Batches:
         if self._steps:
             with OwnRandomness():
                 packed = self._steps.packed(step, self._wanted(step))
-            for m, batch in packed.items():
-                yield m, batch, Share(self._steps.divisor(step, m))
+            for m, (batch, share) in packed.items():
+                yield m, batch, share
             return
         whole, size = self._batch(step), self._plan.microbatch
         parts = [part(whole, m * size, size) for m in range(self._plan.microbatches)]

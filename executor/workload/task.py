@@ -37,7 +37,8 @@ class Evaluation:
 
     A task with lengths has `lengths` here, too, and no batches: the tokens of every sample, all of
     which are evaluated each time. data(samples) gives them as the task's own data does. The loss is
-    the sum over all tokens divided by the sum of `weights`, by default the lengths."""
+    the sum over all tokens divided by the sum of `weights`, or of what samples count in the task.
+    """
 
     every: int
     data: Callable[[Any], Any]  # of the number of a batch, or of a list of samples
@@ -75,7 +76,10 @@ class Task:
     arguments(inputs, positions, sequences), where positions count from 0 in each sequence and
     sequences number them; by default x becomes (x, positions, sequences), and a dict gets keys
     position_ids and sequence_ids. loss(outputs, targets) is the sum over its tokens; it is divided
-    by the sum of `weights` (the lengths; or ones, for a mean over samples) of the whole step."""
+    by what all samples of the step count, each its tokens that have a target (not -100, where
+    targets are signed integers), or weight((inputs, targets)), or `weights`, a number for each
+    sample. These are known before: otherwise every process of a run asks for all samples of a step.
+    A sample that counts 0 has no loss."""
 
     name: str
     model: nn.Module | Callable[[], nn.Module]
@@ -168,7 +172,8 @@ def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     count = len(task.lengths)
     own = f"a whole number from 1 to {count}, the number of lengths; a step has so many samples"
     yield "batch", task.batch, _counts(task.batch, count), own
-    yield "weight", task.weight, task.weight is None, "left out in a task with lengths"
+    one = task.weight is None or task.weights is None
+    yield "weight", task.weight, one, "left out beside weights"
     called = task.arguments is None or callable(task.arguments)
     yield "arguments", task.arguments, called, "a function of inputs, positions and sequences"
     summed = "a function that gives the sum over the tokens, in a task with lengths"
@@ -193,8 +198,8 @@ def _rules_of_samples(whose: str, of: Task | Evaluation) -> Iterator[tuple[str, 
         numbers = weights.shape == lengths.shape and weights.dtype.kind in "iuf"
         many = f"as many numbers as there are lengths, {len(lengths)}"
         yield f"{whose}weights", of.weights, numbers, many
-        for n in np.flatnonzero(~((weights > 0) & (weights < math.inf)))[:1]:
-            yield f"{whose}weights[{n}]", float(weights[n]), False, "a finite number above 0"
+        for n in np.flatnonzero(~((weights >= 0) & (weights < math.inf)))[:1]:
+            yield f"{whose}weights[{n}]", float(weights[n]), False, "a finite number from 0 on"
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
