@@ -186,7 +186,9 @@ def _lines(path: str | Path) -> Iterator[Line]:
         try:
             yield decoder.decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"{path}: line {number}: {error}") from None
+            raise FormatError(
+                f"{path}: line {number}: {error}; give the file as a run wrote it"
+            ) from None
 
 
 def _kind(row: bytes) -> object:

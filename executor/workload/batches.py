@@ -229,11 +229,13 @@ def batch_of(task: Task, step: int) -> Batch:
     elif isinstance(given, tuple | list) and len(given) == 2:
         batch = Batch(*given)
     else:
-        raise RunError("returned something else than two tensors, inputs and targets")
+        raise RunError("returned something else than two tensors; return inputs and targets")
     inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
     tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
     if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
-        raise RunError("returned something else than two tensors, batch first and not empty")
+        raise RunError(
+            "returned something else than two tensors; return some, batch first and not empty"
+        )
     return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
 
 

@@ -111,10 +111,13 @@ def checked(ref: str, tasks: object) -> list[Task]:
     """The tasks that `ref` returned; WorkloadError for a value that no training can have."""
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, Task) for t in tasks):
         raise WorkloadError(
-            f"{ref}: returned {type(tasks).__name__}, not a list of executor.workload.task.Task"
+            f"{ref}: returned {type(tasks).__name__}, not a list of executor.workload.task.Task; "
+            "return such a list"
         )
     if not tasks:
-        raise WorkloadError(f"{ref}: returned an empty list; there is nothing to train")
+        raise WorkloadError(
+            f"{ref}: returned an empty list; there is nothing to train, return a task"
+        )
     for task in tasks:
         for name, value, fits, must in _rules(task):
             if not fits:
@@ -233,7 +236,8 @@ def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
         raise WorkloadError(f"task {task.name}: building the model: {one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise WorkloadError(
-            f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module"
+            f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module; "
+            "return one"
         )
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
