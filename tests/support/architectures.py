@@ -475,13 +475,13 @@ class OneOdd(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for n, block in enumerate(self.blocks):
             x = x + block(_Doubled.apply(x) if self.odd == "function" and n == 4 else x)
-        y: Tensor = self.head(x)
+        y: Tensor = self.head(x.mean(1))
         return y
 
 
 _ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, Tensor]]]] = {
-    "one-function": (partial(OneOdd, "function"), vectors),
-    "one-hook": (partial(OneOdd, "hook"), vectors),
+    "one-function": (partial(OneOdd, "function"), series),
+    "one-hook": (partial(OneOdd, "hook"), series),
 }
 
 EVERY = (*NAMES, *_MORE, *_ODD)
