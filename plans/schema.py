@@ -15,6 +15,7 @@ from profiles.schema import (
     LONGEST_NAME,
     Count,
     Cut,
+    DeviceKind,
     Emulation,
     Evaluation,
     Label,
@@ -189,7 +190,7 @@ class Device(Struct, frozen=True):
     link_group: devices of one group share one link to the host, in each direction."""
 
     name: Label
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     budget_bytes: Positive
     threads: Threads
     emulation: Emulation | None = None

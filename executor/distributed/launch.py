@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from executor import driver
-from executor.devices import default_source
+from executor.devices import backend_of, default_source
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
@@ -66,7 +66,7 @@ class Met:
 
     def wires(self, part: Part) -> dict[Pair, GroupWire]:
         with _connecting(self.world, self.mesh):
-            backend = "nccl" if part.kind == "cuda" else "gloo"
+            backend = backend_of(part.kind)
             return wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
 
     def store(self, part: Part) -> SharedMemory:

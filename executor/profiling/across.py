@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from executor.devices import Device, HostMemory, apart, until
+from executor.devices import Device, HostMemory, apart, backend_of, until
 from executor.distributed.links import GroupWire, wires
 from executor.errors import RunError, UsageError, text_of
 from executor.profiling import links
@@ -125,7 +125,7 @@ class Others:
 
     def links(self, device: Device, memory: HostMemory, samples: int) -> Sequence[Link]:
         """The links of process 0, as it measures them and its partners do."""
-        backend = "nccl" if device.spec.kind == "cuda" else "gloo"
+        backend = backend_of(device.spec.kind)
         if self.leads:
             self.told()
         every = [pair for _, other in self.partners for pair in ((0, other), (other, 0))]
