@@ -195,8 +195,8 @@ def _others() -> AbstractContextManager["Others | None"]:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
-    devices."""
+    """The emulated devices, by default `slowdown` times slower than this machine; None for
+    GPUs."""
     given = vars(arguments)
     defaults = {"h2d": 10**9, "d2h": 10**9, "latency_us": 20, "slow_compute": slowdown}
     defaults["p2p"] = 10**9

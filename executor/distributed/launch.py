@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor import driver
-from executor.devices import default_source
+from executor.devices import backend_of, default_source
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
@@ -65,7 +65,7 @@ class Met:
     def connect(self, part: Part, flat: Tensor) -> tuple[dict[Pair, GroupWire], Carrier]:
         """The wires of this process' devices, and the carrier of its node's store, `flat`."""
         try:
-            backend = "nccl" if part.kind == "cuda" else "gloo"
+            backend = backend_of(part.kind)
             made = wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
             return made, carrier(part, flat)
         except (RuntimeError, RunError) as error:

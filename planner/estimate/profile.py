@@ -197,7 +197,7 @@ def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
     links = [*gpu.links, gpus.link("d2d", inside, inside)]
     if full.dtype == "bf16":
         links.append(_cast(gpu))
-    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
+    device = schema.Device(gpu.name, schema.GPU, full.device_bytes or 0, 1, tuple(links))
     host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
     return schema.Machine((device,), host, 1)
 
