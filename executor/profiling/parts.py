@@ -10,7 +10,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, count
@@ -178,8 +178,9 @@ def _cuts(size: int, compared: int) -> list[tuple[int, ...]]:
 def _whole(probe: Probe, batch: Batch, cut: Sequence[int], counts: Counts | None) -> Parts:
     """Of a task whose parts are not the whole, say by BatchNorm. Its loss may be weighted still,
     which eval mode shows."""
-    weigh = weigh_of(probe.task, counts)
-    still = weigh and replace(probe, trains=False).holds(batch, cut, weigh)
+    weigh, still = weigh_of(probe.task, counts), False
+    with suppress(_NoPart, RunError):
+        still = bool(weigh) and replace(probe, trains=False).holds(batch, cut, weigh)
     return Parts("whole", _culprit(probe, batch, cut), counts if still else None)
 
 
@@ -218,13 +219,14 @@ def _counts(probe: Probe, batch: Batch) -> Counts | None:
     targets less as values of it are changed to the one that is left out. Whether some are left out
     in these batches does not matter."""
     few = part(batch, 0, 2)
-    known = _losses(probe, few)
+    known = {ignored for _, ignored in _losses(probe, few)}
     for number, tensor in enumerate(_tensors(few)):
         if tensor.is_floating_point() or not tensor.dtype.is_signed:
             continue
-        for ignored in {ignored for _, ignored in known}:
+        for ignored in known:
             changed = _masked(few, number, ignored)
-            found = {*_losses(probe, changed)}.difference(known)
+            before = _losses(probe, _masked(few, number, ignored, none=True))
+            found = {*_losses(probe, changed)}.difference(before)
             for shifted in (False, True)[: tensor.dim()]:
                 counts = Counts(number, shifted, ignored)
                 if (int(counting(counts)(changed)), ignored) in found:
@@ -243,16 +245,20 @@ def _losses(probe: Probe, batch: Batch) -> list[tuple[int, int]]:
     return losses.found
 
 
-def _masked(batch: Batch, tensor_number: int, ignored: int) -> Batch:
-    """The batch with half of the first sample's targets left out."""
+def _masked(batch: Batch, number: int, ignored: int, *, none: bool = False) -> Batch:
+    """The batch with half of the first sample's targets left out, and no others; or with none."""
     numbers = count()
 
     def change(tensor: Tensor) -> Tensor:
-        if next(numbers) != tensor_number:
+        if next(numbers) != number:
             return tensor
-        row = tensor[0].clone().reshape(-1)
-        row[: (len(row) + 1) // 2] = ignored
-        return torch.cat([row.reshape(tensor[:1].shape), tensor[1:]])
+        made = tensor.masked_fill(tensor == ignored, 0)
+        if not none:
+            row = made[:1].reshape(-1)
+            made[:1] = torch.where(torch.arange(len(row)) * 2 <= len(row), ignored, row).view_as(
+                made[:1]
+            )
+        return made
 
     return Batch(*(mapped(change, value) for value in batch))
 

@@ -18,7 +18,7 @@ from planner.views.lengths import Counts, Shape, classes, describe_lengths, shap
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.step_table import describe_steps, steps_json
-from planner.views.summary import summary
+from planner.views.summary import step_words, summary
 
 __all__ = [
     "PASSES",
@@ -50,6 +50,7 @@ __all__ = [
     "spaces",
     "stages",
     "steps_json",
+    "step_words",
     "summary",
     "table",
     "to_json",
