@@ -1,4 +1,4 @@
-"""Plans in some microbatches and layouts against a plain loop of whole batches: what a user means."""
+"""Plans in some microbatches and layouts, and a plain loop of whole batches: what a user means."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -98,7 +98,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def planned(made: Profile, layout: str, microbatches: int | None) -> Plan:
-    """A plan in this layout; None: microbatches are not asked for. Infeasible where it cannot be."""
+    """A plan in this layout; None: microbatches are not asked for. Infeasible without one."""
     shape = parse_layout("1x1" if layout == "1" else layout)
     asked = only_microbatch(made, BATCH // microbatches) if microbatches else made
     problem = Problem.of(asked, devices=shape.devices, device_bytes=ROOM, host_bytes=None)

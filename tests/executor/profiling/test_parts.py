@@ -1,4 +1,4 @@
-"""What parts of a batch are to the whole: found by running both, whatever the first batches hold."""
+"""What parts of a batch are to the whole: found by running both, whatever its first ones hold."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,6 @@ from support.lab import task as lab_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from executor.cutting import call
 from executor.errors import WorkloadError
 from executor.profiling.parts import Probe, find_parts
 from executor.workload import Task, batch_of, build
@@ -36,6 +35,10 @@ def same(step: int) -> tuple[Tensor, Tensor]:
 
 def chain(*inner: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), *inner, nn.Linear(WIDTH, CLASSES))
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets[:, :CLASSES]).square().mean()
 
 
 def masked_mean(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -71,9 +74,7 @@ def found(model: Callable[[], nn.Module], data: Data, loss: Any, **more: Any) ->
     task: Task = replace(lab_task(model, data, 3), loss=loss, **more)
     made, _ = build(task)
     state = {name: value.clone() for name, value in made.state_dict().items()}
-    parts = find_parts(
-        Probe(task, made, partial(call, made)), [batch_of(task, n) for n in range(3)]
-    )
+    parts = find_parts(Probe(task, made), [batch_of(task, n) for n in range(3)])
     assert all(torch.equal(value, state[name]) for name, value in made.state_dict().items())
     assert all(p.grad is None for p in made.parameters())
     return parts
@@ -87,7 +88,7 @@ BEYOND = nn.CrossEntropyLoss(ignore_index=9, label_smoothing=0.1)
 @pytest.mark.parametrize(
     ("model", "data", "loss", "parts"),
     [
-        (partial(chain, nn.Dropout(0.5)), same, lambda y, t: (y - t[:, :5]).square().mean(), Parts()),
+        (partial(chain, nn.Dropout(0.5)), same, squares, Parts()),
         (chain, classes, F.cross_entropy, Parts("weighted", f"{OTHERS} -100", COUNTED)),
         (chain, classes, BEYOND, Parts("weighted", f"{OTHERS} 9", Counts(1, False, 9))),
         (partial(chain, nn.BatchNorm1d(WIDTH)), classes, F.cross_entropy,
@@ -97,7 +98,7 @@ BEYOND = nn.CrossEntropyLoss(ignore_index=9, label_smoothing=0.1)
         (chain, classes, masked_mean, Parts("whole", "loss")),
         (chain, classes, partial(F.cross_entropy, reduction="sum"), Parts("whole", "loss")),
         (Noise, lambda step: classes(step)[0], None, Parts()),
-        (Shuffled, classes, F.cross_entropy, Parts(why="draws numbers that are not of the samples")),
+        (Shuffled, classes, F.cross_entropy, Parts(why="draws numbers of no samples")),
     ],
     ids=["mean", "cross-entropy", "ignored", "batch norm", "group norm", "mask", "sum", "noise",
          "other draws"],
@@ -112,8 +113,6 @@ def test_a_weight_of_the_task() -> None:
     """Is taken where it fits the loss, and refused where it does not."""
     count = found(chain, classes, masked_mean, weight=lambda batch: (batch[1] > 1).sum())
     assert count == Parts("weighted", "Task.weight")
-    with pytest.raises(
-        WorkloadError, match="its loss is the mean over samples, and `weight` gives"
-    ):
-        found(chain, same, lambda y, t: (y - t[:, :5]).square().mean(),
+    with pytest.raises(WorkloadError, match="its loss is the mean over samples, and `weight`"):
+        found(chain, same, squares,
               weight=lambda batch: (batch[1] > 1).sum())  # fmt: skip
