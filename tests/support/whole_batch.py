@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from support.architectures import architecture, tokens, vectors
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from executor.driver import Result
+from executor.profiling import task as task_profiler
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from planner.inputs import only_microbatch, parse_layout
@@ -152,6 +154,7 @@ def rows(name: str, made: Profile) -> Iterator[Row]:
                 yield Row(name, layout, microbatches, None, error.message)
 
 
-def profiled(kind: Kind) -> Profile:
-    """In microbatches of every size."""
-    return measured(kind.task, None)
+def profiled(kind: Kind, sizes: Sequence[int] = SIZES) -> Profile:
+    """In microbatches of these sizes."""
+    with mock.patch.object(task_profiler, "microbatch_sizes", return_value=[*sizes]):
+        return measured(kind.task, None)
