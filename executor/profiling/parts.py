@@ -6,11 +6,12 @@ model can, it computes with 64 bits, so that rounding moves nothing from one sid
 other.
 """
 
+import copy
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, count
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from executor.cutting import bare, isolated
+from executor.cutting import bare, call, isolated, run
 from executor.errors import RunError, WorkloadError, text_of
 from executor.numerics import DrawError, SameDraws, mapped, tensors_of
 from executor.shards import Modes
@@ -53,13 +54,19 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A task's model, how it is called, its mode, and whether it computes with 64 bits."""
+    """A task's model, or the `layers` of one that has no forward, its mode, and whether it computes
+    with 64 bits."""
 
     task: Task
     model: nn.Module
-    forward: Callable[[Any], Any]
+    layers: Sequence[nn.Module] = ()
     trains: bool = True
     wide: bool = False
+
+    def apart(self, *, wide: bool) -> "Probe":
+        """A copy of the model, of which nothing comes back."""
+        model, layers = copy.deepcopy((self.model, [*self.layers]))
+        return replace(self, model=model.double() if wide else model, layers=layers, wide=wide)
 
     def holds(self, batch: Batch, cut: Sequence[int], weigh: Weigh | None) -> bool:
         """True if loss, gradients and buffers of a batch are those of its parts, of so many samples
@@ -83,19 +90,19 @@ class Probe:
     def alone(self) -> Iterator[None]:
         """While active, the model may change what it likes: it is afterwards as before."""
         modes = Modes([self.model])
-        with isolated(self.model), bare(list(self.model.parameters())), ExitStack() as stack:
-            for tensor in (*self.model.parameters(), *self.model.buffers()) if self.wide else ():
-                stack.callback(setattr, tensor, "data", tensor.data)
-                tensor.data = _wide(tensor.data)
+        with isolated(self.model), bare(list(self.model.parameters())):
             modes.train(self.trains)
-            stack.callback(modes.train, True)
-            yield
+            try:
+                yield
+            finally:
+                modes.train(True)
 
     def loss(self, batch: Batch) -> Tensor:
         """The loss of a batch, with a graph."""
         change = _wide if self.wide else Tensor.clone
         inputs, targets = (mapped(change, value) for value in batch)
-        return Ending(self.task.loss).loss_of(self.forward(inputs), Batch(inputs, targets))
+        outputs = run(self.layers, inputs) if self.layers else call(self.model, inputs)
+        return Ending(self.task.loss).loss_of(outputs, Batch(inputs, targets))
 
     def _told(self, batch: Batch) -> _Run:
         try:
@@ -123,14 +130,23 @@ def find_parts(probe: Probe, batches: Sequence[Batch]) -> Parts:
     does not fit its loss."""
     if _samples(batches[0]) == 1:
         return Parts()
-    counts = None if probe.task.weight else _counts(probe, batches[0])
     size = sum(parameter.nbytes for parameter in probe.model.parameters())
-    for wide in (True, False)[size > _WIDENED :]:
-        found = _compared(replace(probe, wide=wide), batches, counts)
-        if isinstance(found, Parts):
+    why = ""
+    for one in _probes(probe, wide=size <= _WIDENED):
+        counts = None if one.task.weight else _counts(one, batches[0])
+        if isinstance(found := _compared(one, batches, counts), Parts):
             return found
         why = found
     return Parts("whole", why)
+
+
+def _probes(probe: Probe, *, wide: bool) -> Iterator[Probe]:
+    """Ways to try a model: with 64 bits, and as it is."""
+    if wide:
+        with suppress(Exception):  # whoever has to copy it says so
+            yield from (probe.apart(wide=wide) for wide in (True, False))
+            return
+    yield probe
 
 
 def _compared(probe: Probe, batches: Sequence[Batch], counts: Counts | None) -> Parts | str:
@@ -178,8 +194,9 @@ def _cuts(size: int, compared: int) -> list[tuple[int, ...]]:
 def _whole(probe: Probe, batch: Batch, cut: Sequence[int], counts: Counts | None) -> Parts:
     """Of a task whose parts are not the whole, say by BatchNorm. Its loss may be weighted still,
     which eval mode shows."""
-    weigh = weigh_of(probe.task, counts)
-    still = weigh and replace(probe, trains=False).holds(batch, cut, weigh)
+    weigh, still = weigh_of(probe.task, counts), False
+    with suppress(_NoPart, RunError):
+        still = bool(weigh) and replace(probe, trains=False).holds(batch, cut, weigh)
     return Parts("whole", _culprit(probe, batch, cut), counts if still else None)
 
 
@@ -218,13 +235,14 @@ def _counts(probe: Probe, batch: Batch) -> Counts | None:
     targets less as values of it are changed to the one that is left out. Whether some are left out
     in these batches does not matter."""
     few = part(batch, 0, 2)
-    known = _losses(probe, few)
+    known = {ignored for _, ignored in _losses(probe, few)}
     for number, tensor in enumerate(_tensors(few)):
         if tensor.is_floating_point() or not tensor.dtype.is_signed:
             continue
-        for ignored in {ignored for _, ignored in known}:
+        for ignored in known:
             changed = _masked(few, number, ignored)
-            found = {*_losses(probe, changed)}.difference(known)
+            before = _losses(probe, _masked(few, number, ignored, none=True))
+            found = {*_losses(probe, changed)}.difference(before)
             for shifted in (False, True)[: tensor.dim()]:
                 counts = Counts(number, shifted, ignored)
                 if (int(counting(counts)(changed)), ignored) in found:
@@ -243,16 +261,20 @@ def _losses(probe: Probe, batch: Batch) -> list[tuple[int, int]]:
     return losses.found
 
 
-def _masked(batch: Batch, tensor_number: int, ignored: int) -> Batch:
-    """The batch with half of the first sample's targets left out."""
+def _masked(batch: Batch, number: int, ignored: int, *, none: bool = False) -> Batch:
+    """The batch with half of the first sample's targets left out, and no others; or with none."""
     numbers = count()
 
     def change(tensor: Tensor) -> Tensor:
-        if next(numbers) != tensor_number:
+        if next(numbers) != number:
             return tensor
-        row = tensor[0].clone().reshape(-1)
-        row[: (len(row) + 1) // 2] = ignored
-        return torch.cat([row.reshape(tensor[:1].shape), tensor[1:]])
+        made = tensor.masked_fill(tensor == ignored, 0)
+        if not none:
+            row = made[:1].reshape(-1)
+            made[:1] = torch.where(torch.arange(len(row)) * 2 <= len(row), ignored, row).view_as(
+                made[:1]
+            )
+        return made
 
     return Batch(*(mapped(change, value) for value in batch))
 
@@ -289,14 +311,15 @@ def _some(tensor: Tensor) -> Tensor:
 def _alike(whole: _Run, parts: Sequence[tuple[float, _Run]]) -> bool:
     """True if what the whole gives is the sum of what its parts give, by their factors, but for
     rounding."""
-    losses = [factor * run.loss.item() for factor, run in parts]
+    losses = [factor * one.loss.item() for factor, one in parts]
     size = abs(whole.loss.item()) + sum(map(abs, losses))
     if not abs(whole.loss.item() - sum(losses)) <= _LOSS * _eps(whole.loss) * size:
         return False
     most = max((_size(grad) for grad in whole.grads.values()), default=0.0)
-    for name in {name for run in (whole, *(r for _, r in parts)) for name in run.grads}:
-        terms = [f * run.grads[name].double() for f, run in parts if name in run.grads]
-        like = next(run.grads[name] for run in (whole, *(r for _, r in parts)) if name in run.grads)
+    every = [whole, *(one for _, one in parts)]
+    for name in {name for one in every for name in one.grads}:
+        terms = [f * one.grads[name].double() for f, one in parts if name in one.grads]
+        like = next(one.grads[name] for one in every if name in one.grads)
         grad = whole.grads.get(name, torch.zeros_like(like)).double()
         least = max(_size(grad), *map(_size, terms), _FLOOR * most) if terms else _FLOOR * most
         if not _size(grad - sum(terms)) <= math.sqrt(_eps(like)) * least:

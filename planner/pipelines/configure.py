@@ -278,8 +278,9 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
-        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
-        f"smallest --device-memory that would do: {need}{stays_whole(task)}",
+        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} "
+        f"bytes){stays_whole(task)}; "
+        f"smallest --device-memory that would do: {need}",
         need,
     )
 

@@ -37,6 +37,7 @@ COVERED_BY = {
     "executor.numerics.gradients": "executor/shards/test_graphs.py",
     "executor.numerics.pieces": "executor/numerics/test_splitting.py",
     "executor.optim.kernels": "executor/optim/test_onepass.py",
+    "executor.numerics.same_draws": "executor/profiling/test_parts.py",
     "executor.optim.recipe": "executor/workload/test_mistakes.py",
     "executor.optim.state": "executor/optim/test_optimizer.py",
     "executor.outputs": "executor/test_saving.py",
