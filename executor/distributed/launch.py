@@ -56,10 +56,11 @@ _NEWS_S = 0.5  # that come before a signal, where that follows from them
 
 @dataclass(frozen=True)
 class Met:
-    """The processes of a run, connected."""
+    """The processes of a run, connected. prepare_s: that they may take to build their models."""
 
     world: World
     mesh: Mesh
+    prepare_s: float
 
     def wires(self, part: Part) -> dict[Pair, GroupWire]:
         with _connecting(self.world, self.mesh):
@@ -89,9 +90,9 @@ class _Others:
 
     def joined(self) -> Lead:
         met, mesh, world = self._met, self._met.mesh, self._met.world
-        waiting = set(mesh.others)
+        waiting, deadline = set(mesh.others), time.monotonic() + met.prepare_s
         while waiting:
-            rank, message = mesh.receive(waiting)
+            rank, message = mesh.receive(waiting, deadline)
             if isinstance(message, Time):
                 mesh.send(rank, Time(message.asked, time.perf_counter()))
                 continue
@@ -215,7 +216,7 @@ def connected(board: Board, silence_s: float) -> Iterator[Met]:
 
     with heard(_ENDS, hear):
         try:
-            yield Met(world, mesh)
+            yield Met(world, mesh, board.prepare_s)
         finally:
             mesh.close()
             end = threading.Thread(target=dist.destroy_process_group, daemon=True)
