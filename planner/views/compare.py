@@ -6,7 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.views.pace import Pace, paces, paces_json, rows_of, slowest
+from planner.views.pace import Pace, Slow, paces, paces_json, rows_of, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
@@ -93,9 +93,14 @@ class Comparison:
     losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
     peaks: tuple[Ratio, ...]  # bytes by device
-    paces: tuple[Pace, ...]  # of devices that computed
+    paces: tuple[Pace, ...]  # of devices, but for sends
     missing: Missing
     dropped: dict[str, str]  # why, of each task that failed while others went on
+
+    @property
+    def slow(self) -> Slow | None:
+        """The device that held a late run up."""
+        return slowest(self.paces, self.makespan.value)
 
     @property
     def makespan_error(self) -> float:
@@ -266,7 +271,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
             for name, one in c.tasks.items()
         },
-        **paces_json(c.paces),
+        **paces_json(c.paces, c.slow),
         "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
         "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
         "missing": c.missing.count,
@@ -315,8 +320,7 @@ def table(comparison: Comparison) -> str:
         *columns(kinds, numbers=True),
     ]
     if len(c.paces) > 1:
-        slow = slowest(c.paces)
-        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(slow)] if slow else [])]
+        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(c.slow)] if c.slow else [])]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:
