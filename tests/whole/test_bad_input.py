@@ -149,7 +149,7 @@ ANY_FILE: dict[str, tuple[Broken, str]] = {
     "new version": (lambda good: edited(good, "version", value=2), "version 2 is not supported"),
     "wrong type": (lambda good: edited(good, "tasks", value={}), "at `$.tasks`"),
     "no tasks": (lambda good: edited(good, "tasks", value=[]), "at `$.tasks`"),
-    "no steps": (lambda good: edited(good, "tasks", 0, "steps", value=0), "$.tasks[0].steps"),
+    "no steps": (lambda good: edited(good, "tasks", 0, "steps", value=-1), "$.tasks[0].steps"),
 }
 
 LAYER = ("tasks", 0, "layers", 0)
@@ -366,7 +366,7 @@ def test_a_plan_without_its_profile() -> None:
         ("uneven_batch", "returned 4 inputs but 3 targets"),
         ("other_width", "task a: layer 0 (Linear): "),
         ("leaving_data", "sys.exit(0)"),
-        ("no_data", "task a: data(0): TypeError"),
+        ("no_data", "task a: data is None; it must be a function"),
         ("no_model", "model() returned NoneType"),
         ("no_layers", "has no layers"),
         ("lazy", "parameter 0.weight has no shape"),
