@@ -101,7 +101,8 @@ def _held(one: PipelineType, begins: Array, Z: int, pool: Pool) -> _Held:
     divided = int((slowest < Z / _DIVIDED).sum())
     ticks = times * (_TICKS / Z)
     ticks[divided:] = np.floor(ticks[divided:] * (1 - _TINY))
-    return _Held(one, ticks, np.where(fits, room * (_TICKS / Z), 0.0), divided)
+    inside = np.where(fits, room * (_TICKS / Z), 0.0).astype(np.float64)
+    return _Held(one, ticks, inside, divided)
 
 
 class _Program:
