@@ -60,4 +60,4 @@ def _lengths(rng: np.random.Generator, kind: str, count: int, longest: int) -> A
         drawn = 200 * (1 + rng.pareto(1.3, count))
     else:
         drawn = rng.uniform(16, 4_000, count)
-    return np.clip(drawn, 16, longest).astype(np.int64)
+    return np.asarray(np.clip(drawn, 16, longest), np.int64)
