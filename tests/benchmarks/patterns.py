@@ -99,9 +99,10 @@ def _held(one: PipelineType, begins: Array, Z: int, pool: Pool) -> _Held:
     room = np.maximum(times, one.room_us(Z, times, np.minimum, np.maximum))
     slowest = np.max([each.curve.us(begins) for each in pool.types], axis=0)
     divided = int((slowest < Z / _DIVIDED).sum())
-    ticks = times * (_TICKS / Z)
+    ticks: Floats = np.asarray(times * (_TICKS / Z), np.float64)
     ticks[divided:] = np.floor(ticks[divided:] * (1 - _TINY))
-    return _Held(one, ticks, np.where(fits, room * (_TICKS / Z), 0.0), divided)
+    inside: Floats = np.asarray(np.where(fits, room * (_TICKS / Z), 0.0), np.float64)
+    return _Held(one, ticks, inside, divided)
 
 
 class _Program:

@@ -48,7 +48,7 @@ def _pool(rng: np.random.Generator) -> Pool:
 
 def _lengths(rng: np.random.Generator, kind: str, count: int, longest: int) -> Array:
     if kind == "equal":
-        drawn = np.full(count, rng.integers(200, 2_000))
+        drawn = np.full(count, float(rng.integers(200, 2_000)))
     elif kind == "two-humped":
         far = rng.random(count) < rng.uniform(0.05, 0.2)
         drawn = np.where(far, rng.normal(4_000, 500, count), rng.normal(300, 60, count))
@@ -60,4 +60,4 @@ def _lengths(rng: np.random.Generator, kind: str, count: int, longest: int) -> A
         drawn = 200 * (1 + rng.pareto(1.3, count))
     else:
         drawn = rng.uniform(16, 4_000, count)
-    return np.clip(drawn, 16, longest).astype(np.int64)
+    return np.asarray(np.clip(drawn, 16, longest), np.int64)
