@@ -13,6 +13,7 @@ import msgspec
 from plans.prediction import Prediction, Solver
 from profiles.schema import (
     LONGEST_NAME,
+    UNKNOWN,
     Count,
     Cut,
     Emulation,
@@ -20,6 +21,7 @@ from profiles.schema import (
     Label,
     Name,
     Numerics,
+    Parts,
     Positive,
     Precision,
     Sha256,
@@ -179,6 +181,7 @@ class Task(Struct, frozen=True, kw_only=True):
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
+    parts: Parts = UNKNOWN
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 

@@ -260,6 +260,39 @@ class Lengths(Struct, frozen=True):
     why_not: str = ""
 
 
+class Counts(Struct, frozen=True):
+    """What counts in a loss that is a mean over targets: those of them that are not `ignored`.
+
+    tensor: their place among the tensors of inputs and targets. shifted: the first of each row has
+    no loss."""
+
+    tensor: Count
+    shifted: bool
+    ignored: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class Parts(Struct, frozen=True):
+    """What the parts of a batch are to the whole in loss and gradients, as far as was found out.
+
+    kind: "additive", their mean; "weighted", their mean by what each counts; "whole", parts train
+    something else, so that a batch stays whole unless microbatches are asked for, as they were
+    where it says `asked`. why: what makes it so; of an additive kind, why it is not known.
+    counts: what counts, where a task does not say that itself."""
+
+    kind: Literal["additive", "weighted", "whole"] = "additive"
+    why: Label = ""
+    counts: Counts | None = None
+    asked: bool = False
+
+    @property
+    def together(self) -> bool:
+        """True if the batch stays whole."""
+        return self.kind == "whole" and not self.asked
+
+
+UNKNOWN = Parts(why="its profile does not say")
+
+
 class Task(Struct, frozen=True, kw_only=True):
     name: Name
     workload: Workload
@@ -275,6 +308,7 @@ class Task(Struct, frozen=True, kw_only=True):
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
+    parts: Parts = UNKNOWN
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

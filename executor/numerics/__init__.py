@@ -29,6 +29,7 @@ from executor.numerics.rng import (
     UnattributedDraw,
     no_draws,
 )
+from executor.numerics.same_draws import SameDraws
 from executor.numerics.splitting import Later, Root, input_gradients, parameter_gradients
 from executor.numerics.values import (
     Grads,
@@ -69,6 +70,7 @@ __all__ = [
     "RandomMode",
     "Root",
     "Row",
+    "SameDraws",
     "Snapshot",
     "Source",
     "Spec",

@@ -5,10 +5,12 @@ from executor.workload.batches import (
     batch_bytes,
     batch_of,
     changed,
+    counting,
     data_by_number,
     held_batch,
     part,
     staging_bytes,
+    weigh_of,
 )
 from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.draws import draws_of
@@ -61,6 +63,7 @@ __all__ = [
     "caching",
     "changed",
     "check_alike",
+    "counting",
     "data_by_number",
     "draws_of",
     "evaluation_feed",
@@ -84,5 +87,6 @@ __all__ = [
     "steps_of",
     "take",
     "tokens_of",
+    "weigh_of",
     "weight_of",
 ]

@@ -17,6 +17,7 @@ from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask
 from plans.timing import scaled
+from profiles.schema import Counts
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
@@ -166,7 +167,7 @@ class Batches:
         whole, size = self._batch(step), self._plan.microbatch
         parts = [part(whole, m * size, size) for m in range(self._plan.microbatches)]
         with OwnRandomness():
-            every = shares(weigh_of(self._task), whole, parts)
+            every = shares(weigh_of(self._task, self._plan.parts.counts), whole, parts)
         for m in sorted(self._wanted(step)):
             yield m, parts[m], every[m]
 
@@ -236,11 +237,22 @@ def batch_of(task: Task, step: int) -> Batch:
     return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
 
 
-def weigh_of(task: Task) -> Weigh | None:
-    """What the task's `weight` gives of a batch; None in a task without."""
+def weigh_of(task: Task, counts: Counts | None) -> Weigh | None:
+    """What says what a batch counts: the task's `weight`, or what was found to. None where all
+    samples count the same."""
     if (weight := task.weight) is None:
-        return None
+        return counting(counts) if counts else None
     return lambda batch: weight(batch.inputs if task.loss is None else tuple(batch))
+
+
+def counting(counts: Counts) -> Weigh:
+    """A function that counts the targets of a batch that have a loss."""
+
+    def weigh(batch: Batch) -> Tensor:
+        target = [*tensors_of(batch.inputs), *tensors_of(batch.targets)][counts.tensor]
+        return (target[..., int(counts.shifted) :] != counts.ignored).sum()
+
+    return weigh
 
 
 def part(batch: Batch, start: int, size: int) -> Batch:

@@ -19,7 +19,7 @@ from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import Sketch, promising, sketches
 from planner.rounds import planned_task
 from planner.search import Candidate, short_host
-from planner.shards import Links
+from planner.shards import Links, stays_whole
 from plans.prediction import Alternative
 from profiles.schema import Task
 from profiles.units import show_bytes
@@ -255,7 +255,8 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
-        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
+        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} "
+        f"bytes){stays_whole(task)}; "
         f"smallest --device-memory that would do: {need}",
         need,
     )
@@ -263,6 +264,12 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
 
 def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
     layout = chosen[-1]
+    if task.parts.together and layout.devices > layout.depth:
+        return Infeasible(
+            f"{task.name}: layout {layout} has replicas, which share a batch{stays_whole(task)}; "
+            "give a --layout without replicas",
+            resource="other",
+        )
     fixed = [layer.name for layer in task.layers if layer.in_turn]
     if fixed and layout.devices > layout.depth:
         return Infeasible(

@@ -1,7 +1,7 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
 from planner.shards.copy_windows import Clock
-from planner.shards.costs import TaskCosts, castable, shape_of, sizes
+from planner.shards.costs import TaskCosts, castable, shape_of, sizes, stays_whole
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.shards.modes import (
     HELD,
@@ -62,5 +62,6 @@ __all__ = [
     "shape_of",
     "sizes",
     "slots_of",
+    "stays_whole",
     "untied",
 ]

@@ -110,11 +110,15 @@ class TaskCosts:
 
     @cached_property
     def plannable(self) -> bool:
-        """True if every layer draws as often each time, or there is but one microbatch.
+        """True if every layer draws as often each time and a batch need not stay whole, or there is
+        but one microbatch.
 
         Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
         """
-        return self.microbatches == 1 or all(cost.rng_draws is not None for cost in self.costs)
+        if self.microbatches == 1:
+            return True
+        known = all(cost.rng_draws is not None for cost in self.costs)
+        return known and not self.task.parts.together
 
     @cached_property
     def sums(self) -> dict[str, Array]:
@@ -252,7 +256,17 @@ def shape_of(task: Task) -> object:
     bytes_ = task.tie_bytes, task.norm_bytes, task.precision
     judged = task.evaluation, task.evaluation_lengths
     steps = task.lengths and (task.lengths, task.steps, judged)
-    return task.batch, task.batches, task.ties, *bytes_, task.layers, steps
+    return task.batch, task.batches, task.ties, *bytes_, task.layers, steps, task.parts
+
+
+def stays_whole(task: Task) -> str:
+    """Words behind those that there is no plan for a task, where its batch stays whole."""
+    if not task.parts.together:
+        return ""
+    return (
+        f"; its batch of {task.batch} stays whole ({task.parts.why}), unless --microbatch N, which "
+        "changes what is trained, cuts it"
+    )
 
 
 def castable(task: Task, links: "Links") -> bool:
@@ -267,6 +281,8 @@ def sizes(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCo
     """Costs at every measured microbatch size that can be planned, the largest first."""
     found = [TaskCosts(task, cost.microbatch, apart, cast) for cost in task.batches[::-1]]
     planned = [costs for costs in found if costs.plannable]
+    if not planned and task.parts.together:
+        raise Infeasible(f"{task.name}: its whole batch was not measured{stays_whole(task)}")
     if not planned:
         raise Infeasible(
             f"{task.name}: its layers draw a varying number of random numbers, so it needs the "

@@ -46,6 +46,11 @@ def masked_tokens(step: int) -> Inputs:
     }
 
 
+def counted(batch: Inputs) -> Tensor:
+    """The number of places that count."""
+    return (batch["labels"] != -100).sum()
+
+
 def pairs(step: int) -> Inputs:
     """A row of tokens and a shorter one that it should become."""
     generator = _generator(step)
@@ -440,4 +445,5 @@ def architecture(name: str, steps: int = 3) -> Task:
         optimizer=partial(AdamW, lr=1e-3, fused=True),
         steps=steps,
         seed=11,
+        weight=counted if data is masked_tokens else None,
     )

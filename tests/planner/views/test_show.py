@@ -33,7 +33,9 @@ def test_alike_neighbour_shards_share_a_line() -> None:
     """One resident and two streamed shards are two lines, with layer ranges and bytes."""
     lines = describe(timetables.plan(shards=3)).splitlines()
     place = lines.index("  a: steps 4, batch 8 = 2 x 4, work.py:tasks")
-    assert lines[place + 1 : place + 3] == [
+    assert lines[place + 1 : place + 4] == [
+        "    a step: 2 microbatches of 4, not compared with the whole batch (its profile does not "
+        "say)",
         "    s0: layer 0, resident, updated on the host, parameters 1.0 MiB",
         "    s1-s2: layers 1-2, streamed, updated on the host, parameters 2.0 MiB",
     ]
