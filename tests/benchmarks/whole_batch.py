@@ -9,16 +9,18 @@ train what the whole batch does, are off by more than 1e-5, or bits differ.
 """
 
 import sys
+from pathlib import Path
 
 import torch
 
 from executor import run
 from planner.views import step_words
-from tests.benchmarks import instances  # noqa: F401, which finds tests/support
 
-from support.plain import train  # isort: skip
-from support.quick import quickly  # isort: skip
-from support.whole_batch import CLOSE, kinds, off, oracle, profiled, rows  # isort: skip
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.plain import train
+from support.quick import quickly
+from support.whole_batch import CLOSE, kinds, off, oracle, profiled, rows
 
 
 def main(names: list[str]) -> int:

@@ -21,6 +21,7 @@ from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from planner.inputs import only_microbatch, parse_layout
 from plans.schema import Plan, parse_id
+from profiles.errors import FormatError
 from profiles.schema import Profile
 
 BATCH = 8
@@ -150,8 +151,8 @@ def rows(name: str, made: Profile) -> Iterator[Row]:
         for microbatches in (None, *SIZES):
             try:
                 yield Row(name, layout, microbatches, planned(made, layout, microbatches))
-            except Infeasible as error:
-                yield Row(name, layout, microbatches, None, error.message)
+            except (Infeasible, FormatError) as error:
+                yield Row(name, layout, microbatches, None, str(error))
 
 
 def profiled(kind: Kind, sizes: Sequence[int] = SIZES) -> Profile:

@@ -181,7 +181,7 @@ def test_lengths_may_be_what_users_have() -> None:
         ({"lengths": [3, 0]}, r"evaluate.lengths\[1\] is 0; it must be a whole number from 1"),
         ({"weights": [1]}, "evaluate.weights is a list; it must be as many numbers as there are"),
         ({"weights": [1, -1]}, r"evaluate.weights\[1\] is -1.0; it must be a finite number from"),
-        ({"data": None}, r"evaluate is a Evaluation; .*\(every=..., data=..., lengths=...\), with"),
+        ({"data": None}, "evaluate.data is None; it must be a function that gives the same batch"),
     ],
 )
 def test_evaluations_that_a_task_with_lengths_cannot_have(
