@@ -32,7 +32,7 @@ FAST := tests/test_architecture.py tests/profiles tests/plans tests/planner/esti
 	tests/whole/test_end_to_end.py tests/whole/test_evaluation.py
 SLOW := alike check_mutations check_disk check_fuzz check_hostile host_bytes memory
 
-test-fast: $(VENV)/.ready  ## the tests that catch most, within a minute
+test-fast: $(VENV)/.ready  ## the tests that catch most, in one to two minutes
 	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow" \
 		$(SLOW:%=--ignore-glob='*/test_%.py') --ignore=tests/planner/rounds/test_evaluation.py $(FAST)
 

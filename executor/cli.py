@@ -55,7 +55,9 @@ _PROFILE_SWITCHES = {
 }
 _RUN_FOLDERS = {
     "--save": "write <task>.pt files there",
-    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended",
+    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended; "
+    "without it that is done when a signal ends the run, and only then, in the folder of --resume "
+    "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
     "--disk": "where idle tasks wait, if a plan's tasks do not fit the host memory together",
     "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
@@ -136,7 +138,7 @@ def _workload(arguments: argparse.Namespace) -> str:
 
         return huggingface.completed(text, asked) + ending
     for name in asked:
-        raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
+        raise UsageError(f"--{name} is for hf: workloads; {text} says its own, so leave it out")
     return text + ending
 
 
@@ -193,8 +195,8 @@ def _others() -> AbstractContextManager["Others | None"]:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
-    devices."""
+    """The emulated devices, by default `slowdown` times slower than this machine; None for
+    GPUs."""
     given = vars(arguments)
     defaults = {"h2d": 10**9, "d2h": 10**9, "latency_us": 20, "slow_compute": slowdown}
     defaults["p2p"] = 10**9
@@ -206,7 +208,7 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
     for name in asked:
         raise UsageError(
             f"--{name.replace('_', '-')} is for emulated devices; a CUDA device is measured as it "
-            "is, and `planner build` takes other rates to plan for"
+            "is, and `python -m planner build` takes other rates to plan for"
         )
     return None
 
@@ -278,11 +280,12 @@ class _Asked:
         return load_tasks(wanted, trust=self._arguments.trust_workload)
 
     def _options(self, plan_sha256: str) -> Options:
-        arguments = self._arguments
+        arguments, log = self._arguments, _log(self._arguments)
         folder, name = arguments.torch_profile, arguments.plan.stem
         return Options(
-            log=_log(arguments),
+            log=log,
             checkpoints=arguments.checkpoints,
+            spare=arguments.resume or log.parent / f"{log.stem}.checkpoints",
             resume=arguments.resume,
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,

@@ -1,7 +1,6 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol
@@ -9,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 from msgspec import UNSET, UnsetType
 
+from executor import late
 from executor.conducting import Conductor, Led
 from executor.devices import (
     Device,
@@ -28,7 +28,6 @@ from executor.records import (
     Journal,
     Options,
     Result,
-    began,
     checkpoint,
     drop_text,
     kept,
@@ -41,6 +40,7 @@ from plans.order import kept_bytes, moves_of, node_count
 from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
+from profiles import console
 
 __all__ = ["Options", "Result", "run"]
 
@@ -84,6 +84,8 @@ def run(
         saved = checkpoint.load(
             options.resume, left.tasks, earlier.reached.files if earlier else None
         )
+        if earlier:
+            earlier.laps.lap("checkpoints")
         with _files(plan, options) as files:
             source = default_source(part.kind)
             shared = others.store if others else None
@@ -91,6 +93,8 @@ def run(
             for device in devices.values():  # replicas have module buffers beside its budget
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             warm_up(part)
+            if earlier:
+                earlier.laps.lap("models")
             team = others.joined() if others else None
             recorder = _recorder(plan, earlier, 0 if others else UNSET)
             journal = Journal(plan, options, recorder, log, checkpoints)
@@ -99,6 +103,8 @@ def run(
             replay = Conductor(left, part, store, devices, recorder, options, journal, team)
             if earlier:
                 replay.leave_out(earlier.over)
+                earlier.laps.lap("devices")
+                console.warn(f"it has taken {earlier.laps} until it goes on")
             return _replay(plan, options, replay, recorder, journal, store)
 
 
@@ -106,8 +112,7 @@ def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Rec
     """The recorder of a run, whose times count from when it began first."""
     if earlier is None:
         return Recorder(plan.tasks, rank=rank)
-    origin = time.perf_counter() - (time.time() - began(earlier.header))
-    recorder = Recorder(plan.tasks, origin, rank)
+    recorder = Recorder(plan.tasks, earlier.origin, rank)
     recorder.recall(earlier.standing())
     return recorder
 
@@ -126,11 +131,14 @@ def _replay(
     gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
     if replay.whole and replay.interrupted:
-        log, folder = options.log, options.checkpoints
-        error += f"; to go on, planner build --from {log} and run --resume {folder}"
-        error += f" --checkpoints {folder}"
-    elif replay.interrupted and not options.checkpoints:
+        log, folder = options.log, options.kept
+        error += f"; to go on: python -m planner build PROFILE --from {log} -o rest.json && "
+        error += f"python -m executor run rest.json --resume {folder}"
+        error += f" --checkpoints {folder}" if options.checkpoints else ""
+    elif replay.interrupted and not options.kept:
         error += "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
+    elif replay.interrupted and not options.checkpoints:
+        error += "; nothing is kept: only the first signal lets tasks end their rounds"
     end = _end(error, replay, recorder, store)
     troubles = _closed(journal, end, options)
     if replay.interrupted:
@@ -200,7 +208,8 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     memory = host_memory(specs)
     gc.freeze()
     try:
-        yield devices, memory
+        with late.compiler():
+            yield devices, memory
     finally:
         gc.unfreeze()
         for device in devices.values():

@@ -23,12 +23,13 @@ from executor.conducting import patience_s
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of
 from executor.profiling import across
-from executor.records import Options, Result, checkpoint, earlier
+from executor.records import Laps, Options, Result, checkpoint, earlier
 from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
 from profiles import console
 from profiles.errors import FormatError, GantryError
 from profiles.schema import Workload
+from profiles.units import show_us
 
 S = TypeVar("S", bound=msgspec.Struct)
 Given = tuple[Plan, Sequence[Task], Options]
@@ -75,25 +76,31 @@ class _Work(msgspec.Struct, frozen=True):
 
 class _Note(msgspec.Struct, frozen=True):
     """The outcome of a process' preparations. inputs: what has to be the same in all of them, by
-    name."""
+    name; agent: the torchrun that has started it."""
 
     trouble: str = ""
     code: int = 0
     inputs: dict[str, str] = {}
+    agent: str = ""
 
 
 def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     """Train in one of several processes what is asked for; the exit code, one for all. `finish`
     trains by the function that it is given, saves and reports, in process 0."""
-    world = distributed.world()
+    world, laps = distributed.world(), Laps()
+    laps.lap("imports")
     if world is None:
         plan, tasks, options = asked.given(lambda *_: None)
-        return finish((plan, tasks, _begun_again(plan, options)), run)
+        laps.lap("plan")
+        options = _begun_again(plan, options, (distributed.agent(),), laps)
+        return finish((plan, tasks, options), run)
     _end_with_agent(world)
     limit_s = max(_LIMIT_S, asked.stall_seconds or 0)
     try:
         with closing(distributed.meet(world, limit_s)) as board:
-            return _follow(board, asked) if world.rank else _lead(board, asked, finish)
+            if world.rank == 0:
+                return _lead(board, asked, finish, laps)
+            return _follow(board, asked)
     except (GantryError, console.Interrupted) as error:
         if world.rank == 0:
             raise
@@ -113,8 +120,11 @@ def measuring() -> AbstractContextManager[across.Others | None]:
     return across.others(world.size // world.nodes)
 
 
-def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int]) -> int:
+def _lead(
+    board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int], laps: Laps
+) -> int:
     world, verdict = board.world, _Note("process 0 has ended", 1)
+    laps.lap("others")
     silence_s = 0.0
 
     def told(plan: Plan, options: Options) -> None:
@@ -126,8 +136,10 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
 
     try:
         plan, tasks, options = asked.given(told)
-        options = _begun_again(plan, options)
-        _judge(board, _inputs(plan.tasks, tasks, options))
+        laps.lap("plan")
+        agents = distributed.agent(), *_judge(board, _inputs(plan.tasks, tasks, options))
+        options = _begun_again(plan, options, agents, laps)
+        laps.lap("their preparations")
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
@@ -143,6 +155,7 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
         _say(board, "verdict", verdict)
     code = 1
     with distributed.connected(board, silence_s) as met, left_out():
+        laps.lap("connections")
         try:
             code = finish((plan, tasks, options), partial(distributed.lead, cut=planned, met=met))
         except GantryError as error:
@@ -151,7 +164,7 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
             code = exit_code_of(error)
             raise
         finally:
-            distributed.goodbye(met, code)
+            code = distributed.goodbye(met, code)
     return code
 
 
@@ -164,7 +177,8 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
         if isinstance(work, _Note):
             return work.code
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
-        note = _Note(inputs=_inputs(work.tasks, tasks, options))
+        inputs = _inputs(work.tasks, tasks, options)
+        note = _Note(inputs=inputs, agent=distributed.agent())
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
@@ -176,7 +190,7 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
         try:
             return distributed.follow(tasks, options, planned, met)
         except GantryError as error:
-            if min({*met.mesh.others, world.rank} - met.mesh.gone.keys()) == world.rank:
+            if met.mesh.tells:
                 console.fail(f"process {world.rank}: {error}", 1)
             raise
 
@@ -189,8 +203,10 @@ def _say(board: distributed.Board, key: str, note: msgspec.Struct) -> None:
     board.say(key, msgspec.json.encode(note).decode())
 
 
-def _judge(board: distributed.Board, inputs: dict[str, str]) -> None:
-    """UsageError, or that of a process, where they are not prepared alike."""
+def _judge(board: distributed.Board, inputs: dict[str, str]) -> list[str]:
+    """The agents of the other processes; UsageError, or that of a process, where they are not
+    prepared alike."""
+    agents = []
     for rank, text in enumerate(board.wait(_notes(board.world), board.prepare_s).values(), 1):
         note = msgspec.json.decode(text, type=_Note)
         if note.trouble:
@@ -202,6 +218,8 @@ def _judge(board: distributed.Board, inputs: dict[str, str]) -> None:
                     f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
                     "all of them with the same files and versions"
                 )
+        agents.append(note.agent)
+    return agents
 
 
 def _heard(board: distributed.Board, key: str, kind: type[S]) -> S | _Note:
@@ -224,12 +242,15 @@ def _heard(board: distributed.Board, key: str, kind: type[S]) -> S | _Note:
     return msgspec.json.decode(found["verdict"], type=_Note)
 
 
-def _begun_again(plan: Plan, options: Options) -> Options:
-    """The options of a run that torchrun starts again: it goes on from where it was kept."""
+def _begun_again(plan: Plan, options: Options, agents: Sequence[str], laps: Laps) -> Options:
+    """The options of a run that these agents start, maybe again: it goes on from where it was
+    kept."""
+    options = replace(options, agents=tuple(dict.fromkeys(agents)))
     if not options.checkpoints or not options.log:
         return options
-    found = earlier.find(options.log, plan, options.plan_sha256 or "", _since(os.getppid()))
+    found = earlier.find(options.log, plan, options.plan_sha256 or "", options.agents)
     if found is None:
+        _warn_of_loss(plan)
         return options
     try:
         done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
@@ -240,14 +261,18 @@ def _begun_again(plan: Plan, options: Options) -> Options:
             f"build PROFILE --from {options.log}"
         ) from None
     console.warn(f"the run begins again and goes on with {done}")
-    return replace(options, earlier=found)
+    return replace(options, earlier=replace(found, laps=laps))
 
 
-def _since(pid: int) -> float:
-    """The full second in which a process has begun, as time.time() counts."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    uptime = float(Path("/proc/uptime").read_text().split()[0])
-    return int(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK"))
+def _warn_of_loss(plan: Plan) -> None:
+    """Say what a start again would lose, if that may be most of the run."""
+    whole = max(segment.end_us for segment in plan.segments)
+    longest = max(segment.end_us - segment.start_us for segment in plan.segments)
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and 2 * longest > whole:
+        console.warn(
+            f"a start again may lose {show_us(longest)} of {show_us(whole)}: states are kept where "
+            "segments end; build with --segment-steps N to keep them every N steps"
+        )
 
 
 @cache

@@ -32,6 +32,7 @@ from planner.search import (
     Wide,
     adding_alike,
     baselines,
+    compared,
     shapes_of,
     task_bounds,
 )
@@ -85,6 +86,11 @@ def build(
         )
     if policy != "gantry" and (problem.layout or problem.order != "auto"):
         raise FormatError(f"--policy {policy} knows neither --layout nor --order; leave it out")
+    if problem.order != "auto" and not problem.gangs:
+        raise FormatError(
+            f"--order {problem.order} is one of passes on several devices, but each task has one; "
+            "leave it out, or give more --devices or a larger --layout"
+        )
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     if not with_lengths(problem, policy):
         return _fitted(problem, policy, effort, jobs)[0]
@@ -150,7 +156,7 @@ def _built(
         searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
     ways = adding_alike(problem, searches.ways)
-    chosen = settled(problem, ways, effort)
+    chosen = compared(ways, settled(problem, ways, effort))
     floor = least_us(problem, [[one] for one in chosen], effort)
     wide = any(one.program.devices > 1 for own in ways for one in own)
     bound = least_us(problem, ways, effort, free=True) if wide or tables else floor
@@ -230,6 +236,9 @@ def assemble(
             status="complete" if complete else "time-limit",
             candidates=sum(one.candidates for one in chosen),
             alternatives=tuple(told for one in chosen for told in one.alternatives),
+            looked_at={
+                one.strategy.costs.task.name: one.looked_at for one in chosen if one.looked_at
+            },
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,

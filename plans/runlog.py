@@ -19,6 +19,10 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     version: Literal[1] = 1
     plan_sha256: Sha256
     started: str  # ISO 8601
+    # The torchruns that have started its processes, by which a later start knows the log as its
+    # own, and how long the first machine of them had been up.
+    agents: tuple[str, ...] = ()
+    up_us: Count = 0
     devices: tuple[str, ...]
     emulated: bool
     software: dict[str, str] = {}
@@ -92,6 +96,15 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
     at_us: Count
 
 
+class PlaceRecord(Struct, frozen=True, tag="place", tag_field="type"):
+    """A segment of one device began on another one than planned, which had nothing left to do since
+    tasks had ended early."""
+
+    segment: Count
+    device: Count
+    at_us: Count
+
+
 class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
@@ -123,6 +136,7 @@ Line = (
     | CheckpointRecord
     | DropRecord
     | StopRecord
+    | PlaceRecord
     | RestartRecord
     | End
 )
@@ -138,6 +152,7 @@ class RunLog(msgspec.Struct, frozen=True):
     stops: tuple[StopRecord, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
+    places: tuple[PlaceRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -158,6 +173,7 @@ def load(path: str | Path) -> RunLog:
         stops=tuple(line for line in lines if isinstance(line, StopRecord)),
         evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
         restarts=tuple(line for line in lines if isinstance(line, RestartRecord)),
+        places=tuple(line for line in lines if isinstance(line, PlaceRecord)),
     )
 
 
@@ -182,7 +198,9 @@ def _lines(path: str | Path) -> Iterator[Line]:
         try:
             yield decoder.decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"{path}: line {number}: {error}") from None
+            raise FormatError(
+                f"{path}: line {number}: {error}; give the file as a run wrote it"
+            ) from None
 
 
 def _kind(row: bytes) -> object:

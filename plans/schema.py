@@ -13,13 +13,16 @@ import msgspec
 from plans.prediction import Prediction, Solver
 from profiles.schema import (
     LONGEST_NAME,
+    UNKNOWN,
     Count,
     Cut,
+    DeviceKind,
     Emulation,
     Evaluation,
     Label,
     Name,
     Numerics,
+    Parts,
     Positive,
     Precision,
     Sha256,
@@ -163,7 +166,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     name: Name
     workload: Workload
-    steps: Positive
+    steps: Count  # 0 only in what is left of a plan
     batch: Positive
     microbatch: Positive
     microbatches: Positive
@@ -179,6 +182,7 @@ class Task(Struct, frozen=True, kw_only=True):
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
+    parts: Parts = UNKNOWN
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
 
@@ -189,7 +193,7 @@ class Device(Struct, frozen=True):
     link_group: devices of one group share one link to the host, in each direction."""
 
     name: Label
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     budget_bytes: Positive
     threads: Threads
     emulation: Emulation | None = None

@@ -8,8 +8,12 @@ from profiles.curves import FEWEST, OPS
 from profiles.findings import Findings
 from profiles.schema import Layer, Profile, Task, Time
 
-_PARTS = ("backward_input", "backward_weight")
-_COSTS = ("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward", *_PARTS)
+_PARTS = ("backward_input", "backward_weight", "left_bytes")
+_TOGETHER = (_PARTS, ("kept_grad_bytes", "input_peak_bytes"))  # missing in older profiles
+_COSTS = (
+    *("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward"),
+    *_PARTS[:2],
+)
 
 
 def violations(profile: Profile) -> list[str]:
@@ -129,12 +133,13 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     times = {name: getattr(layer, name) for name in ("update_device", "update_host", "norm")}
     for cost in layer.costs:
         times |= {f"{name} at {cost.microbatch}": getattr(cost, name) for name in _COSTS}
-        parts = [getattr(cost, name) for name in (*_PARTS, "left_bytes")]
-        if None in parts and parts != [None] * len(parts):
-            yield (
-                f"{where}: of backward_input, backward_weight and left_bytes at {cost.microbatch} "
-                "some are there, expected all or none"
-            )
+        for names in _TOGETHER:
+            there = [getattr(cost, name) is not None for name in names]
+            if any(there) and not all(there):
+                yield (
+                    f"{where}: of {', '.join(names[:-1])} and {names[-1]} at {cost.microbatch} "
+                    "some are there, expected all or none"
+                )
     for name, time in times.items():
         if time:
             yield from _time(f"{where}: {name}", time)

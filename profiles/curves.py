@@ -23,6 +23,8 @@ NO_FASTER = (
     "forward_peak_bytes",
     "backward_peak_bytes",
     "left_bytes",
+    "kept_grad_bytes",
+    "input_peak_bytes",
 )
 """Bytes of which some may be the same at any number of tokens."""
 

@@ -76,9 +76,13 @@ class Emulation(Struct, frozen=True):
         return f"emulated compute, {self.compute_slowdown} times slower"
 
 
+DeviceKind = Literal["cpu", "cuda"]
+GPU: DeviceKind = "cuda"
+
+
 class Device(Struct, frozen=True):
     name: str
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     usable_bytes: Positive
     threads: Threads  # intra-op threads of one device
     links: tuple[Link, ...]
@@ -183,8 +187,10 @@ class LayerCost(Struct, frozen=True):
     The last layer's recompute_backward and backward include the loss.
     pack_backward, unpack_backward: a forward that packs its graph and the backward from there, and
     that backward alone; None when not measured.
-    backward_input, backward_weight: the two parts of `backward`; left_bytes: alive between them.
-    None for a first layer, for one that gets other bits so, or when not measured.
+    backward_input, backward_weight: the two parts of `backward`; left_bytes: alive between them,
+    kept_grad_bytes of them gradients. input_peak_bytes: most alive at once in recompute + first
+    part, whose graph stays whole until its end. None for a first layer, for one that gets other
+    bits so, or when not measured.
     """
 
     microbatch: Positive
@@ -203,6 +209,8 @@ class LayerCost(Struct, frozen=True):
     backward_input: Time | None = None
     backward_weight: Time | None = None
     left_bytes: Count | None = None
+    kept_grad_bytes: Count | None = None
+    input_peak_bytes: Count | None = None
 
 
 class Layer(Struct, frozen=True, kw_only=True):
@@ -261,6 +269,39 @@ class Lengths(Struct, frozen=True):
     why_not: str = ""
 
 
+class Counts(Struct, frozen=True):
+    """What counts in a loss that is a mean over targets: those of them that are not `ignored`.
+
+    tensor: their place among the tensors of inputs and targets. shifted: the first of each row has
+    no loss."""
+
+    tensor: Count
+    shifted: bool
+    ignored: Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class Parts(Struct, frozen=True):
+    """What the parts of a batch are to the whole in loss and gradients, as far as was found out.
+
+    kind: "additive", their mean; "weighted", their mean by what each counts; "whole", parts train
+    something else, so that a batch stays whole unless microbatches are asked for, as they were
+    where it says `asked`. why: what makes it so; of an additive kind, why it is not known.
+    counts: what counts, where a task does not say that itself."""
+
+    kind: Literal["additive", "weighted", "whole"] = "additive"
+    why: Label = ""
+    counts: Counts | None = None
+    asked: bool = False
+
+    @property
+    def together(self) -> bool:
+        """True if the batch stays whole."""
+        return self.kind == "whole" and not self.asked
+
+
+UNKNOWN = Parts(why="its profile does not say")
+
+
 class Task(Struct, frozen=True, kw_only=True):
     name: Name
     workload: Workload
@@ -276,6 +317,7 @@ class Task(Struct, frozen=True, kw_only=True):
     cut: Cut | None = None  # None: a run finds and proves the layers itself
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
+    parts: Parts = UNKNOWN
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     },
     "executor": {
         "outputs": "",
+        "late": "",
         "numerics": "",
         "devices": "numerics",
         "optim": "numerics",
@@ -63,7 +64,7 @@ MAY_IMPORT = {
         "replay": "shards workload optim devices numerics",
         "conducting": "replay shards devices",
         "records": "replay shards outputs",
-        "driver": "conducting records replay shards workload optim devices numerics outputs",
+        "driver": "late conducting records replay shards workload optim devices numerics outputs",
         "profiling": "distributed cutting shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed conducting cutting records workload profiling",
@@ -142,6 +143,14 @@ def test_a_run_neither_cuts_nor_measures() -> None:
     """Nothing that replays a plan can reach the code that takes models apart or profiles them."""
     reached = reach("executor.driver")
     assert not {m for m in reached if _short(m) in ("cutting", "profiling")}
+
+
+def test_one_room_knows_gpus() -> None:
+    """Elsewhere nothing names CUDA but where a user types it or the formats say it."""
+    told = {"executor.cli", "executor.profiling.model_checks", "profiles.schema"}
+    files = {name: path for p in PACKAGES for name, path in modules(p).items()}
+    named = {name for name, path in files.items() if "cuda" in path.read_text().lower()}
+    assert {name for name in named if not name.startswith("executor.devices")} == told
 
 
 @pytest.mark.parametrize("package", PACKAGES)

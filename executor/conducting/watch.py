@@ -60,6 +60,14 @@ def state(active: Mapping[int, Activity]) -> str:
     return "; ".join(sorted(lines, key=lambda line: " waits for " in line)) or "no op"
 
 
+def running(active: Mapping[int, Activity]) -> str:
+    """A text of one op that runs, and how many more do."""
+    lines = sorted(line for one in active.values() for line in one.states())
+    lines = [line for line in lines if " waits for " not in line] or lines
+    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return f"{lines[0]}{more}" if lines else "no op"
+
+
 def patience_s(plan: Plan, settings: Settings) -> float:
     """The silence that is a stall: as asked for, or twenty times the longest op that the plan
     predicts, a minute at least."""

@@ -3,7 +3,7 @@
 from executor.cutting.calling import call, first, isolated, lowered, lowered_inputs, run, through
 from executor.cutting.chain import Chain, chain_of, name_of, planned
 from executor.cutting.gap import Gap
-from executor.cutting.proof import Training, difference, trace
+from executor.cutting.proof import Training, bare, difference, trace
 from executor.cutting.recomputing import TOLD, as_ever, left_out
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Gap",
     "Training",
     "as_ever",
+    "bare",
     "call",
     "chain_of",
     "difference",

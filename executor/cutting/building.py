@@ -80,7 +80,10 @@ class Builder:
         own, dead = flow.ops(gap), flow.before(gap)
         buffers = {id(b) for b in self._model.buffers()}
         looked_at = {n for n, t in flow.used(dead).items() if id(t) in buffers}
-        owned = {*flow.used([*own, *flow.redone(gap)]), *looked_at}
+        again = [*own, *flow.redone(gap)]
+        used = flow.used(again)
+        owned = {*used, *looked_at}
+        picked = used.keys() - flow.used(op for op in again if not op.picks).keys()
         writes = {storage for op in [*dead, *own] for storage in op.writes}
         first, last = gap == 0, gap == flow.count
         inputs: tuple[Part, ...] = self._inputs
@@ -102,6 +105,7 @@ class Builder:
             quiet=any(op.draws for op in dead),
             fixed=flow.fixed(gap),
             has_loss=flow.has_loss,
+            picked=tuple(sorted(picked)),
         )
         return Gap(shell_of(self._model, owned), script)
 

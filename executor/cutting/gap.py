@@ -60,6 +60,11 @@ class Gap(Owner):
         """True if the model's code goes by values here, which must be as they were."""
         return bool(self._script.fixed)
 
+    @property
+    def picked_parameters(self) -> frozenset[int]:
+        """The ids of the parameters that autocast leaves as they are: of which rows are taken."""
+        return frozenset(id(attrgetter(name)(self.shell)) for name in self._script.picked)
+
     def extra_repr(self) -> str:
         """The number of calls before the gap ends."""
         return f"{len(self._script.turns)} calls"

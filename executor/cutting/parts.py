@@ -238,6 +238,7 @@ class GapScript(Script):
     `turns`: the calls of modules in their order. `inputs`: what the model is called with; the first
     and the last gap are given the batch. `samples`: a tensor that shows how large the batch is, and
     its values a sample. `quiet`: the code left out draws random numbers. `fixed`: see gap.Quiet.
+    `picked`: parameters of which it does nothing but take rows.
     """
 
     turns: tuple[Turn, ...]
@@ -248,3 +249,4 @@ class GapScript(Script):
     quiet: bool
     fixed: Mapping[int, Any]
     has_loss: bool
+    picked: tuple[str, ...]

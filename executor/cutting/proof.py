@@ -41,7 +41,7 @@ def trace(
     as before."""
     learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
     outputs: list[Tensor] = []
-    with isolated(model, how.seed), _bare(learning.values()):
+    with isolated(model, how.seed), bare(learning.values()):
         for _ in range(times):
             outputs += _forward_and_backward(stages, fresh_copy(inputs), how)
         found: dict[str, Tensor | None] = {f"output {n}": x for n, x in enumerate(outputs)}
@@ -55,7 +55,7 @@ def _gradient(name: str) -> str:
 
 
 @contextmanager
-def _bare(parameters: Collection[nn.Parameter]) -> Iterator[None]:
+def bare(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     """While active, parameters begin without gradients, and hooks let those be that they get."""
     before = [(p, p.grad, p._post_accumulate_grad_hooks) for p in parameters]
     for p, _, hooks in before:

@@ -25,6 +25,7 @@ from executor.numerics import OpMode
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
 
+_PICKS = (torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default)
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
 
 
@@ -69,7 +70,8 @@ class Call:
 class Op:
     """A tensor operation at `time`, inside the calls `parents`; storages it read and changed or
     made, and the ids of the tensors it was given. `told`: values of tensors that Python's code
-    knows by it, the number if it is one; None for ordinary ones."""
+    knows by it, the number if it is one; None for ordinary ones. `picks`: it takes rows of a
+    table as they are."""
 
     time: int
     parents: tuple[int, ...]
@@ -78,6 +80,7 @@ class Op:
     given: frozenset[int]
     draws: bool
     told: tuple[Any, ...] | None = None
+    picks: bool = False
 
     @property
     def chooses(self) -> bool:
@@ -151,7 +154,8 @@ class _Ops(OpMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         told, ids = _told(func, args, result), frozenset(map(id, given))
         inside, changes = tuple(self.inside), frozenset(writes)
-        self.ops.append(Op(self.tick(), inside, reads, changes, ids, draws, told))
+        picks = func in _PICKS
+        self.ops.append(Op(self.tick(), inside, reads, changes, ids, draws, told, picks))
         return result
 
     def read(self, tensors: Sequence[Tensor], told: tuple[Any, ...] | None = None) -> None:

@@ -4,13 +4,14 @@ crosses."""
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
 from executor.distributed.links import grouped
 from executor.distributed.meeting import AbsentError, Board, meet
-from executor.distributed.world import World, world
+from executor.distributed.world import World, agent, world
 
 __all__ = [
     "AbsentError",
     "Board",
     "Met",
     "World",
+    "agent",
     "connected",
     "divisible",
     "follow",

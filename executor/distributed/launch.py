@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 import torch.distributed as dist
+from torch import Tensor
 
 from executor import driver
-from executor.devices import default_source
+from executor.devices import backend_of, default_source
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
@@ -28,15 +29,14 @@ from executor.distributed.links import (
     Mesh,
     connections,
     grouped,
-    machine_id,
     wires,
 )
 from executor.distributed.meeting import Board
 from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
-from executor.distributed.stores import SharedMemory, carrier, node_store
+from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
 from executor.distributed.team import Peers
 from executor.distributed.worker import Worker
-from executor.distributed.world import World
+from executor.distributed.world import World, machine_id
 from executor.errors import ProcessError, RunError, UsageError, exit_code_of, text_of
 from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
@@ -60,12 +60,18 @@ class Met:
 
     world: World
     mesh: Mesh
+    silence_s: float
     prepare_s: float
 
-    def wires(self, part: Part) -> dict[Pair, GroupWire]:
-        with _connecting(self.world, self.mesh):
-            backend = "nccl" if part.kind == "cuda" else "gloo"
-            return wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
+    def connect(self, part: Part, flat: Tensor) -> tuple[dict[Pair, GroupWire], Carrier]:
+        """The wires of this process' devices, and the carrier of its node's store, `flat`."""
+        try:
+            backend = backend_of(part.kind)
+            made = wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
+            return made, carrier(part, flat)
+        except (RuntimeError, RunError) as error:
+            why = self.mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
+            raise RunError(why) from None
 
     def store(self, part: Part) -> SharedMemory:
         return node_store(self.world, self.mesh, part.store_bytes)
@@ -74,8 +80,9 @@ class Met:
 class _Others:
     """The processes that this one leads."""
 
-    def __init__(self, plan: Plan, options: Options, met: Met) -> None:
+    def __init__(self, plan: Plan, options: Options, met: Met, ready: threading.Event) -> None:
         self._lead: Lead | None = None
+        self._ready = ready
         self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
         earlier = options.earlier
         self._left = earlier.rest if earlier else plan
@@ -102,7 +109,8 @@ class _Others:
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, carried = met.wires(self.part), carrier(self.part, self._memory.flat)
+        wires, carried = met.connect(self.part, self._memory.flat)
+        self._ready.set()
         firsts = [world.first(node) for node in range(world.nodes)]
         jobs = Jobs(self._left, mesh, carried, self._memory, firsts, self._limit_s)
         rank_of = self._ranks.__getitem__
@@ -117,22 +125,51 @@ class _Others:
 
 def lead(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> Result:
     """`driver.run` in process 0 of several."""
-    return driver.run(plan, tasks, options, cut, _Others(plan, options, met))
+    with _getting_ready(met) as ready:
+        return driver.run(plan, tasks, options, cut, _Others(plan, options, met, ready))
 
 
-def goodbye(met: Met, code: int) -> None:
-    """Let the others end with this exit code."""
-    for rank in met.mesh.others:
+def goodbye(met: Met, code: int) -> int:
+    """Let the others end with this exit code, and see that they do; the code of this process, which
+    fails with one that does not end well."""
+    mesh = met.mesh
+    if not code:
+        _disconnect()  # from when the others have ended nobody watches this process
+    for rank in mesh.others:
         with suppress(RunError):
-            met.mesh.send(rank, Bye(code))
-    met.mesh.part(_PART_S)
+            mesh.send(rank, Bye(code))
+    left = mesh.part(_PART_S if code else _PART_S + met.silence_s)
+    if code:
+        return code
+    wrong = [text for rank, text in mesh.gone.items() if rank not in mesh.codes]
+    for rank in left:
+        mesh.kill(rank)
+        wrong.append(f"process {rank} has not ended for {met.silence_s:g} s and is killed")
+    for text in wrong:
+        code = console.fail(f"all is trained and written, but {text}", 1)
+    return code
 
 
 def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     """Do what process 0 says until the end; the exit code. It tells what went wrong, unless it is
     gone: RunError."""
+    try:
+        code = _followed(tasks, options, cut, met)
+    except RunError:
+        if met.mesh.loss(_NEWS_S) and 0 in met.mesh.codes:
+            return met.mesh.codes[0]
+        raise
+    if not code:
+        _disconnect()
+    with suppress(RunError):
+        met.mesh.send(0, Bye(code))
+    return code
+
+
+def _followed(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     mesh, world = met.mesh, met.world
     with ExitStack() as stack:
+        joined = stack.enter_context(_getting_ready(met))
         welcome = mesh.expect(0, Welcome)
         part = welcome.part
         memory = met.store(part)
@@ -151,8 +188,10 @@ def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> in
         clock = _clock(mesh, welcome.machine)
         mesh.send(0, ready)
         mesh.expect(0, Join)
-        peers = Peers(world.rank, mesh, part.ranks.__getitem__, met.wires(part), clock)
-        recorder, carried = Recorder(part.tasks, 0.0, world.rank), carrier(part, memory.flat)
+        wires, carried = met.connect(part, memory.flat)
+        joined.set()
+        peers = Peers(world.rank, mesh, part.ranks.__getitem__, wires, clock)
+        recorder = Recorder(part.tasks, 0.0, world.rank)
         worker = Worker(part, store, devices, recorder, options, peers, carried)
         mesh.listen(worker.hear)
         gc.freeze()
@@ -160,26 +199,25 @@ def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> in
 
 
 @contextmanager
-def _connecting(world: World, mesh: Mesh) -> Iterator[None]:
-    """RunError where that fails. torch waits for minutes for a process that is gone meanwhile, and
-    cannot be interrupted: then this process ends as it is."""
-    over = threading.Event()
+def _getting_ready(met: Met) -> Iterator[threading.Event]:
+    """An event: until it is set, this process ends as it is when another one is gone. Models may
+    take minutes to build, torch waits as long for a process that is gone, and neither can be
+    interrupted."""
+    ready = threading.Event()
+    mesh, rank = met.mesh, met.world.rank
 
     def watch() -> None:
-        while not over.wait(_NEWS_S):
-            if mesh.gone and not over.wait(_PART_S):
-                text = mesh.loss(0)
-                console.fail(text if world.rank == 0 else f"process {world.rank}: {text}", 1)
-                os._exit(1)
+        while not ready.wait(_NEWS_S):
+            if mesh.gone and not ready.wait(_PART_S):
+                if mesh.tells:
+                    console.fail(f"process {rank}: {mesh.loss(0)}" if rank else mesh.loss(0), 1)
+                os._exit(mesh.codes.get(0, 1))
 
-    threading.Thread(target=watch, daemon=True, name="connecting").start()
+    threading.Thread(target=watch, daemon=True, name="getting ready").start()
     try:
-        yield
-    except (RuntimeError, RunError) as error:
-        why = mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
-        raise RunError(why) from None
+        yield ready
     finally:
-        over.set()
+        ready.set()
 
 
 def _clock(mesh: Mesh, machine: str) -> Clock:
@@ -216,12 +254,18 @@ def connected(board: Board, silence_s: float) -> Iterator[Met]:
 
     with heard(_ENDS, hear):
         try:
-            yield Met(world, mesh, board.prepare_s)
+            yield Met(world, mesh, silence_s, board.prepare_s)
         finally:
             mesh.close()
-            end = threading.Thread(target=dist.destroy_process_group, daemon=True)
-            end.start()
-            end.join(_PART_S)  # it waits for ops, where some do not end
+            _disconnect()
+
+
+def _disconnect() -> None:
+    """End torch's connections, if that can be: it waits for ops, where some do not end."""
+    if dist.is_initialized():
+        end = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        end.start()
+        end.join(_PART_S)
 
 
 def divisible(plan: Plan, world: World) -> None:

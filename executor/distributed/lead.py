@@ -119,7 +119,7 @@ class Lead(Peers):
                 setup.recorder.ended(record)
         elif isinstance(message, LossPart):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
-            feed.add(message.step, message.part, message.value)
+            feed.add(message.step, message.part, message.value, message.total)
         elif isinstance(message, Failed):
             where = message.op, message.stream, message.round, message.step, message.fatal
             setup.failed(Failure(tuple(message.tasks), message.text, *where, process=rank))

@@ -12,6 +12,7 @@ it waits for.
 import hmac
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,7 @@ from typing import TypeVar
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from executor.distributed.world import World
+from executor.distributed.world import World, siblings
 from executor.errors import RunError, UsageError, text_of
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ SECRET = "GANTRY_SECRET"  # in the environment, the same on all machines
 
 _ASK_S = 0.05  # between two looks into the store
 _BEAT_S = 1.0  # between two beats, and two looks at them
+_HALT_S = 8.0  # that a process may be stopped
 _PREPARE = 10  # so many times the limit may pass in a process that lives
 _OVER = "over"  # the last beat of a process
 _MEMORY = "gantry-secret"
@@ -40,11 +42,42 @@ _MEMORY = "gantry-secret"
 class AbsentError(RunError):
     """Processes that have not come, or are silent. The first of the others says so."""
 
-    def __init__(self, world: World, ranks: Iterable[int], why: str) -> None:
+    def __init__(self, world: World, ranks: Iterable[int], why: str, slow: bool = True) -> None:
         known = sorted(ranks)
         self.teller = min(set(range(world.size)) - set(known), default=0)
         who = f"process {known[0]} has" if len(known) == 1 else f"processes {known} have"
-        super().__init__(f"{who} {why}; raise --stall-seconds if it is only slow")
+        remedy = "; raise --stall-seconds if it is only slow" if slow else ""
+        super().__init__(f"{who} {why}{remedy}")
+
+
+class _Halts:
+    """Looks for processes of this machine that somebody has stopped: they do not go on by
+    themselves, and torchrun waits for them even when all others have ended."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._looked = world, 0.0
+        self._since: dict[int, float] = {}
+
+    def check(self, late: Iterable[int]) -> None:
+        """AbsentError for those of these processes that have been stopped for long, which are
+        killed."""
+        now = time.monotonic()
+        if now < self._looked + _BEAT_S:
+            return
+        self._looked, pids = now, siblings()
+        halted = {rank for rank in late if rank in pids and _state(pids[rank]) == "T"}
+        self._since = {rank: self._since.get(rank, now) for rank in halted}
+        for rank in [one for one in halted if now - self._since[one] > _HALT_S]:
+            with suppress(OSError):
+                os.kill(pids[rank], signal.SIGKILL)
+            why = f"been stopped for {_HALT_S:g} s before the run, and is killed"
+            raise AbsentError(self._world, [rank], why, slow=False)
+
+
+def _state(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 class Board:
@@ -57,6 +90,7 @@ class Board:
         self._notes = PrefixStore(self.key("notes").hex(), store)
         self._beats: dict[int, tuple[str | None, float]] = {}  # the latest one, since when
         self._looked = 0.0
+        self.halts = _Halts(world)
         self._over = threading.Event()
         self._say_beats = threading.Thread(target=self._beat, daemon=True, name="notes")
         self._say_beats.start()
@@ -120,6 +154,7 @@ class Board:
 
     def expect(self, ranks: Iterable[int], limit_s: float = 0.0) -> None:
         """AbsentError for these processes if they are silent for too long."""
+        self.halts.check(ranks)
         now, limit_s = time.monotonic(), limit_s or self.limit_s
         if now < self._looked + min(_BEAT_S, limit_s / 4):
             return
@@ -173,7 +208,7 @@ def joined(world: World, store: Store, shared: bytes, limit_s: float) -> Board:
     met = PrefixStore(hmac.digest(shared, b"gantry", "sha256").hex(), store)
     if world.rank == 0:
         return _answered(world, store, met, shared, limit_s)
-    own, deadline = secrets.token_hex(8), time.monotonic() + limit_s
+    own, deadline, halts = secrets.token_hex(8), time.monotonic() + limit_s, _Halts(world)
     while True:
         met.set(f"asks {world.rank}", own)
         if (found := _found(_asked(met, f"answers {own}"), world)) is not None:
@@ -182,6 +217,7 @@ def joined(world: World, store: Store, shared: bytes, limit_s: float) -> Board:
             return board
         if time.monotonic() > deadline:
             raise AbsentError(world, [0], f"not come within {limit_s:g} s")
+        halts.check([0])
         time.sleep(_ASK_S)
 
 
@@ -197,9 +233,12 @@ def _answered(world: World, store: Store, met: Store, shared: bytes, limit_s: fl
                 if (asked := _asked(met, f"asks {rank}")) is not None:
                     met.set(f"answers {asked}", where)
             if time.monotonic() > deadline:
-                board.close()
                 raise AbsentError(world, late, f"not come within {limit_s:g} s")
+            board.halts.check(late)
             time.sleep(_ASK_S)
+    except AbsentError:
+        board.close()
+        raise
     finally:
         os.close(memory)
     return board

@@ -27,7 +27,7 @@ class Beat(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins. machine: of process 0, see `links.machine_id`; files: the tasks' checkpoints,
+    """The run begins. machine: of process 0, see `world.machine_id`; files: the tasks' checkpoints,
     where it goes on from those of an earlier start."""
 
     machine: str
@@ -125,13 +125,14 @@ class Records(Message, frozen=True):
 
 
 class LossPart(Message, frozen=True):
-    """A part of a step's loss."""
+    """A part of a step's loss. total: what its batch counts, see `workload.Share`."""
 
     task: str
     evaluates: bool
     step: int
     part: int
     value: float
+    total: float
 
 
 class Failed(Message, frozen=True):

@@ -17,6 +17,7 @@ from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, is_namedtuple_class, 
 from executor.errors import RunError
 from executor.numerics import Grads, Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
+from executor.workload import Content, Share
 from plans.schema import parse_id
 
 Plain = Any  # what msgpack has: None, numbers, texts, bytes, lists, dicts with texts as keys
@@ -149,14 +150,14 @@ def pack_facts(facts: Facts) -> Plain:
         facts.buffer,
         facts.evaluates,
         None if facts.absent is None else sorted(facts.absent),
-        [pack_layout(layout) for layout in facts.layouts],
+        _content(facts.content),
         None if facts.grads is None else [[n, pack_spec(spec)] for n, spec in facts.grads],
         None if norming is None else _norming(norming),
     ]
 
 
 def unpack_facts(plain: Plain) -> Facts:
-    op, buffer, evaluates, absent, layouts, grads, norming = plain
+    op, buffer, evaluates, absent, content, grads, norming = plain
     found: Grads | None = None
     if grads is not None:
         found = tuple((n, unpack_spec(spec)) for n, spec in grads)
@@ -165,10 +166,23 @@ def unpack_facts(plain: Plain) -> Facts:
         buffer,
         evaluates,
         None if absent is None else frozenset(absent),
-        tuple(unpack_layout(layout) for layout in layouts),
+        _contained(content),
         found,
         None if norming is None else _normed(norming),
     )
+
+
+def _content(content: Content | None) -> Plain:
+    if content is None:
+        return None
+    return [[pack_layout(layout) for layout in content.layouts], *content.share]
+
+
+def _contained(plain: Plain) -> Content | None:
+    if plain is None:
+        return None
+    layouts, *share = plain
+    return Content(tuple(unpack_layout(layout) for layout in layouts), Share(*share))
 
 
 def _norming(norming: Norming) -> Plain:

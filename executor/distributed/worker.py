@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -45,6 +45,7 @@ from executor.replay import (
     task_states,
 )
 from executor.shards import HostStore, places_of
+from executor.workload import OnPart
 from plans.parts import Part
 from plans.runlog import OpRecord
 
@@ -186,8 +187,8 @@ class Worker:
             made.append(parcel(task, first + one.rounds, roles_of(program, name), begins=False))
         return made
 
-    def _told(self, task: str, evaluates: bool) -> Callable[[int, int, float], None]:
-        return lambda step, part, value: self._send(LossPart(task, evaluates, step, part, value))
+    def _told(self, task: str, evaluates: bool) -> OnPart:
+        return lambda *part: self._send(LossPart(task, evaluates, *part))
 
     def _failed(self, failure: Failure) -> None:
         """Tell the lead; called from any thread."""

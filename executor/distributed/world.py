@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from executor.devices import expect_nodes
 from executor.errors import UsageError
@@ -55,6 +57,18 @@ class World:
         return ranks
 
 
+def siblings() -> dict[int, int]:
+    """The processes that the torchrun of this one has started, by rank."""
+    found = {}
+    for children in Path(f"/proc/{os.getppid()}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with suppress(OSError):
+                for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    if entry.startswith(b"RANK="):
+                        found[int(entry[5:])] = int(pid)
+    return found
+
+
 def world(environ: Mapping[str, str] = os.environ) -> World | None:
     """The processes that torchrun has started, None for one alone. UsageError where nodes do not
     have equally many."""
@@ -69,3 +83,19 @@ def world(environ: Mapping[str, str] = os.environ) -> World | None:
             "start torchrun with the same --nproc-per-node on all of them"
         )
     return World(int(environ["RANK"]), size, nodes)
+
+
+def machine_id() -> str:
+    """The same in processes that have the same clock, and nowhere else."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def agent() -> str:
+    """The torchrun that has started this process, by its machine, number and start: no other one
+    has this name."""
+    pid = os.getppid()
+    begun = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{machine_id()} {pid} {begun}"

@@ -1,7 +1,6 @@
 """Exact bits: flat memory, packing, random numbers, module buffers, precision."""
 
 from executor.numerics.buffers import Buffers, Found, Snapshot
-from executor.numerics.contents import Contents, Layouts
 from executor.numerics.dispatch_mode import OpMode
 from executor.numerics.flat import Cast, Spec, Views, same, spec_of
 from executor.numerics.gradients import Home, HooksRefused, foreign_hooks, forgetting, give, homes
@@ -30,6 +29,7 @@ from executor.numerics.rng import (
     UnattributedDraw,
     no_draws,
 )
+from executor.numerics.same_draws import SameDraws
 from executor.numerics.splitting import Later, Root, input_gradients, parameter_gradients
 from executor.numerics.values import (
     Grads,
@@ -48,7 +48,6 @@ __all__ = [
     "AUTOCAST",
     "Buffers",
     "Cast",
-    "Contents",
     "CpuMeter",
     "CpuSource",
     "DrawError",
@@ -59,7 +58,6 @@ __all__ = [
     "HooksRefused",
     "Later",
     "Layout",
-    "Layouts",
     "LentGenerator",
     "LossScale",
     "MemoryMeter",
@@ -72,6 +70,7 @@ __all__ = [
     "RandomMode",
     "Root",
     "Row",
+    "SameDraws",
     "Snapshot",
     "Source",
     "Spec",

@@ -51,6 +51,13 @@ class Later(NamedTuple):
     edges: Mapping[Node, Sequence[int]]
     uses: Mapping[Node, int]
 
+    @property
+    def grad_bytes(self) -> int:
+        """The bytes of all gradients that wait for it."""
+        came = (grad for _, grads in self.nodes for grad in grads if grad is not None)
+        storages = (grad.untyped_storage() for grad in (*came, *(grad for _, grad in self.now)))
+        return sum({one._cdata: one.nbytes() for one in storages}.values())
+
 
 class _Graph(NamedTuple):
     """The nodes of a graph with their edges, each before all that lead to it. `users`: the nodes

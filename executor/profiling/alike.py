@@ -184,7 +184,7 @@ def agree(one: LayerCost, other: LayerCost) -> bool:
 
 def _bytes(cost: LayerCost) -> tuple[int | None, ...]:
     peaks = cost.forward_peak_bytes, cost.backward_peak_bytes
-    left = cost.offload_bytes, cost.left_bytes
+    left = cost.offload_bytes, cost.left_bytes, cost.kept_grad_bytes, cost.input_peak_bytes
     return cost.in_bytes, cost.out_bytes, cost.saved_bytes, *peaks, *left
 
 

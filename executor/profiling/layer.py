@@ -118,7 +118,7 @@ def _bytes(bench: Bench) -> LayerCost:
     with meter.op(None, "graph"):
         again = bench.recompute_backward()
     backward_peak = meter.taken_bytes
-    left = _left_bytes(bench, meter) if bench.splits else None
+    left, grads, most = _part_bytes(bench, meter) if bench.splits else (None, None, None)
     return LayerCost(
         microbatch=bench.case.microbatch,
         in_bytes=bench.in_bytes,
@@ -132,18 +132,22 @@ def _bytes(bench: Bench) -> LayerCost:
         backward=NO_TIME,
         offload_bytes=packed,
         left_bytes=left,
+        kept_grad_bytes=grads,
+        input_peak_bytes=most,
     )
 
 
-def _left_bytes(bench: Bench, meter: Meter) -> int:
+def _part_bytes(bench: Bench, meter: Meter) -> tuple[int, int, int]:
     """Bytes that are alive between the two parts of a backward, with the output, which the next
-    layer of a shard may keep and does not count."""
+    layer of a shard may keep and does not count; gradients among them; the most until then."""
     with meter.op("left", None):
         left = bench.first_half()
+    most = meter.taken_bytes
     _taken(meter, lambda: None)
     held = meter.graph_bytes
+    grads = left.later.grad_bytes if left.later else 0
     del left
-    return held + (bench.out_bytes if bench.layout else 0)
+    return held + (bench.out_bytes if bench.layout else 0), grads, most
 
 
 def _taken(meter: Meter, work: Callable[[], object]) -> int:

@@ -1,7 +1,7 @@
 """A task in a profile: its layers, and what each costs at every microbatch that can be run."""
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ from executor.profiling.layer_checks import (
     samples,
 )
 from executor.profiling.model_checks import check_left_out, check_model
+from executor.profiling.parts import Probe, find_parts
 from executor.shards import Shard, tie_bytes, ties
 from executor.workload import (
     Batch,
@@ -100,6 +101,7 @@ class _Tried(NamedTuple):
     sizes: list[int]
     draws: dict[int, str]
     why_not: str
+    parts: schema.Parts
 
 
 def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
@@ -116,13 +118,15 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         check_layers(task, layers)
         if task.batch:
             tokens.check_sums(task, model, layers)
-        why_not = tokens.mixes(task, model, layers) if task.batch else ""
+        why_not = tokens.mixes(task, model, layers, sizes[-1]) if task.batch else ""
         draws = draws_that_vary(trial, sizes)
         if task.batch:
             tokens.check_steady(trial, draws)
         others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
+        parts = schema.Parts() if task.batch else _parts(task, apart, batches.values())
     if why_not:
-        _say(f"note: task {task.name}: each sequence has a microbatch of its own; {why_not}")
+        alone = "each sequence has a microbatch of its own"
+        _say(f"note: task {task.name}: {alone}; {why_not}; {tokens.TO_PACK}")
     for index, how in draws.items():
         _say(
             f"note: {trial.place(index)} draws {how} random numbers, so its batches run in one "
@@ -136,7 +140,24 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
         check_eval_mode(task, model, layers, found.inputs)
-    return _Tried(trial, sizes, draws, why_not)
+    return _Tried(trial, sizes, draws, why_not, parts)
+
+
+def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
+    """What parts of these batches are to the whole, and a note of what is not the rule."""
+    model, chain = apart.model, apart.chain
+    if chain.batch:
+        return schema.Parts(why=f"its layers are made for microbatches of {chain.batch}")
+    layers = chain.layers if isinstance(model, nn.ModuleList) else ()  # which has no forward
+    found = find_parts(Probe(task, model, layers), list(batches))
+    if found.kind == "whole":
+        _say(
+            f"note: task {task.name}: its batch stays whole; parts of it would train something "
+            f"else ({found.why}), as --microbatch N of build lets them"
+        )
+    elif found.why and found.kind == "additive":
+        _say(f"note: task {task.name}: parts of its batch are not compared with it; {found.why}")
+    return found
 
 
 def measure(
@@ -153,7 +174,7 @@ def measure(
     bar.set_description(f"{task.name}: finding layers")
     model, sha256, chain, found, *_ = apart = _taken_apart(task, said, lengths)
     bar.set_description(f"{task.name}: checking layers and batches")
-    trial, sizes, draws, why_not = _tried(task, apart, kinds)
+    trial, sizes, draws, why_not, parts = _tried(task, apart, kinds)
     layers = chain.layers
     bar.total += len(layers)
     bar.set_description(f"{task.name}: measuring")
@@ -188,6 +209,7 @@ def measure(
         evaluation_lengths=describe(lengths_of(held_out(task)), why_not)
         if task.batch and task.evaluate
         else None,
+        parts=parts,
         layers=tuple(measured),
     )
 

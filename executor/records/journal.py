@@ -39,6 +39,7 @@ class Journal:
         checkpoints: Kept | None,
     ) -> None:
         self.keeps = checkpoints is not None
+        self.each = checkpoints is not None and checkpoints.each
         self._options, self._recorder = options, recorder
         self._log, self._checkpoints = log, checkpoints
         self._progress = Progress(plan, recorder)
@@ -62,6 +63,14 @@ class Journal:
         self._progress.show(lines)
         if self._options.trace:
             self._options.trace.tick()
+
+    def ends(self, signal: str) -> None:
+        """Say what happens now, and what a second signal does."""
+        tqdm.write(
+            f"{signal}: tasks end their rounds and are kept in {self._options.kept}; a second one "
+            "ends the run at once",
+            file=sys.stderr,
+        )
 
     def settled(self, task: HostTask, step: int) -> None:
         """Keep the task's state, if states are kept."""
@@ -102,7 +111,7 @@ def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]
     if earlier := options.earlier:
         restart = RestartRecord(earlier.error, recorder.now())
         return [earlier.header, *earlier.standing(), restart]
-    return [_header(plan, options.plan_sha256), *_begun(plan, options.resume)]
+    return [_header(plan, options, recorder.origin), *_begun(plan, options.resume)]
 
 
 def _same(line: Line) -> Line:
@@ -119,10 +128,12 @@ def _begun(plan: Plan, resume: Path | None) -> list[CheckpointRecord]:
     ]
 
 
-def _header(plan: Plan, plan_sha256: str | None) -> Header:
+def _header(plan: Plan, options: Options, origin: float) -> Header:
     return Header(
-        plan_sha256=plan_sha256 or sha256(pretty(plan)),
+        plan_sha256=options.plan_sha256 or sha256(pretty(plan)),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        agents=options.agents,
+        up_us=int(origin * 1e6),
         devices=tuple(device.name for device in plan.devices),
         emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},

@@ -6,7 +6,8 @@ the plan goes on from, the run is refused, unless `overwrite` is set.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from executor.errors import UsageError
@@ -21,11 +22,18 @@ Note = Callable[[str, int, Path], None]  # task, step, file
 
 
 class Kept:
-    """The folder as one run writes it."""
+    """The folder as one run writes it. each: wherever a segment ends, not just before the end."""
 
-    def __init__(self, folder: Path, tasks: Sequence[Task], left: Sequence[Task]) -> None:
-        """`left`: the same tasks with the steps that are left of the run."""
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        tasks: Sequence[Task],
+        left: Sequence[Task],
+        take: Callable[[], object] | None = None,
+    ) -> None:
+        """`left`: the same tasks with the steps that are left of the run. take: makes and locks the
+        folder, before the first file; without it that is done."""
+        self._folder, self._take, self.each = folder, take, take is None
         self._done = {task.name: task.done for task in left}
         self._old: dict[str, list[Path]] = {  # goes when there is something newer of the task
             task.name: [path for step, path in _steps(folder, task.name) if step > task.done]
@@ -34,6 +42,8 @@ class Kept:
 
     def clear(self) -> None:
         """Remove the parts that a killed run has left, but for those that this run goes on from."""
+        if self._take:
+            return
         for task, done in self._done.items():
             for step, part in _steps(self._folder, task, ".part"):
                 if step != done:
@@ -44,6 +54,9 @@ class Kept:
 
         `note` logs it before the file has its name: every checkpoint is in a log.
         """
+        if self._take:
+            self._take()
+            self._take = None
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)
         with whole(part_of(target)):
@@ -60,12 +73,13 @@ class Kept:
 
 @contextmanager
 def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
-    """The folder of `options.checkpoints`, which no other run may write meanwhile.
+    """The folder of `options.checkpoints`, which no other run may write meanwhile, or the spare
+    one, which is taken when there is something to write.
 
     UsageError where it cannot be written, or where it or `options.resume` holds checkpoints that
     the plan would not go on from.
     """
-    folder = options.checkpoints
+    folder = options.kept
     left = options.earlier.rest.tasks if options.earlier else tasks
     if folder is None:
         _refuse_later(options, left)
@@ -73,15 +87,19 @@ def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
         return
     last = {checkpoint.path_of(folder, t.name, t.done + t.steps).name: t for t in tasks}
     sizes = {name: kept_bytes(task) for name, task in last.items()}
-    with own_folder(folder, sizes, "--checkpoints"):
+    held = own_folder(folder, sizes, "--checkpoints")
+    with ExitStack() as stack:
+        if options.checkpoints:
+            stack.enter_context(held)
         _refuse_later(options, left)
-        yield Kept(folder, tasks, left)
+        take = None if options.checkpoints else partial(stack.enter_context, held)
+        yield Kept(folder, tasks, left, take)
 
 
 def _refuse_later(options: Options, tasks: Sequence[Task]) -> None:
     if options.overwrite:
         return
-    for folder in filter(None, dict.fromkeys((options.resume, options.checkpoints))):
+    for folder in filter(None, dict.fromkeys((options.resume, options.kept))):
         latest = {t.name: max((s for s, _ in _steps(folder, t.name)), default=0) for t in tasks}
         later = [task for task in tasks if latest[task.name] > task.done]
         if later:

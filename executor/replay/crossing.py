@@ -152,7 +152,7 @@ def facts_of(work: Work) -> Facts | None:
     if name.kind != "X":
         return None
     if name.item in ("batch", "x"):
-        return about(layouts=work.feed.contents.of(work.source(role)))
+        return about(content=work.feed.contents.of(work.source(role)))
     if name.item == "dx":
         return about(grads=task.gradients.pop((name.number, name.index)))
     return None
@@ -167,10 +167,12 @@ def heed(facts: Facts, task: TaskState, find: Callable[[str], Tensor]) -> None:
         task.go_on(facts.norming)
     if facts.grads is not None:
         task.gradients[name.number, name.index] = facts.grads
+    if facts.content is None:
+        return
     if name.item == "x":
-        feed.boundary(name.number, find(facts.buffer), facts.layouts[0])
-    elif name.item == "batch":
-        feed.contents.note(find(facts.buffer), tuple(facts.layouts))
+        feed.boundary(name.number, find(facts.buffer), facts.content.layouts[0])
+    else:
+        feed.contents.note(find(facts.buffer), facts.content)
 
 
 def _all(facts: Facts | None) -> tuple[Facts, ...]:

@@ -35,7 +35,7 @@ from executor.shards import (
     backward_input,
     backward_weights,
 )
-from executor.workload import Batch, Feed, held_batch
+from executor.workload import Batch, Feed, Share, held_batch
 from plans.schema import Memory, Op, OpName
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -125,13 +125,18 @@ def _no_random(work: Work, step: int) -> Iterator[None]:
 
 def _input(work: Work) -> Value:
     flat = work.source("x" if work.name.number else "batch")
-    return work.feed.contents.of(flat)[0].held(flat)
+    return work.feed.contents.of(flat).layouts[0].held(flat)
 
 
 def _batch(work: Work) -> Batch:
     flat = work.source("batch")
-    inputs, targets = work.feed.contents.of(flat)
+    inputs, targets = work.feed.contents.of(flat).layouts
     return held_batch((inputs, targets), flat)
+
+
+def _share(work: Work) -> Share:
+    """Of the microbatch in the op's batch buffer."""
+    return work.feed.contents.of(work.source("batch")).share
 
 
 def _bound(work: Work) -> Shard:
@@ -179,11 +184,12 @@ def _evaluate(work: Work, number: int) -> OnDone | None:
             out = work.writes["y"]
             feed.boundary(work.name.number + 1, out, shard.evaluate(x, out))
         else:
-            loss = shard.losses(x, _batch(work), feed.divisor(number, work.name.index))
+            loss = shard.losses(x, _batch(work), _share(work).divisor)
     work.place.guard.check()
     if loss is None:
         return None
-    return partial(feed.loss, number, work.name.index, work.place.device.later(loss))
+    later = work.place.device.later(loss)
+    return partial(feed.loss, number, work.name.index, later, total=_share(work).total)
 
 
 def _counted(work: Work, step: int, made: Callable[[], T]) -> T:
@@ -249,7 +255,7 @@ def _graph(work: Work, shard: Shard, step: int) -> Graph:
         with _random(work, step):
             return shard.graph(x, before=left, halves=work.halves)
     scale = task.scale.at(work.place.device.where) if task.scale else None
-    divisor = work.feed.divisor(step, microbatch)
+    divisor = _share(work).divisor
     made = partial(
         shard.graph, x, batch=_batch(work), divisor=divisor, scale=scale, halves=work.halves
     )
@@ -281,9 +287,9 @@ def _prefetch(work: Work, step: int) -> OnDone | None:
         work.place.device.cast_in(parameters.casts(work.writes[role], work.reads["state"]))
         return None
     batches, target = work.feed.batches, work.writes[role]
-    flat, layouts = batches.take(step, work.name.index)
+    flat, content = batches.take(step, work.name.index)
     work.place.device.copy_in(target[: len(flat)], flat)
-    work.feed.contents.note(target, layouts)
+    work.feed.contents.note(target, content)
     return partial(batches.sent, step)
 
 

@@ -20,12 +20,16 @@ T = TypeVar("T")
 
 class Listener(Protocol):
     """Told of a replay by its main thread. `keeps`: states of tasks, so that when a signal ends the
-    run the rounds under way are to be made."""
+    run the rounds under way are to be made; `each`: wherever one is whole, not only then."""
 
     keeps: bool
+    each: bool
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Called several times a second, with the records that have come in."""
+
+    def ends(self, signal: str) -> None:
+        """This signal was heard, and rounds under way are the last ones."""
 
     def settled(self, task: HostTask, step: int) -> None:
         """The state of a task after so many steps is whole in the host store."""

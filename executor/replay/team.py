@@ -6,29 +6,29 @@ these are attributes of a task (`task_state`), found by whoever needs them; betw
 go with an X, or with the news that an op has ended.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from executor.numerics import Grads, Layout
+from executor.numerics import Grads
 from executor.replay.task_state import Norming
 from executor.shards import Absent
+from executor.workload import Content
 from plans.schema import OpName
 
 
 @dataclass(frozen=True)
 class Facts:
     """The facts about the `buffer` that an op has written; absent: the parameters without a
-    gradient there. layouts: of the boundary before its shard, or of a batch's inputs and
-    targets."""
+    gradient there. content: the boundary before its shard, or a batch's inputs and targets."""
 
     op: OpName
     buffer: str
     evaluates: bool = False
     absent: Absent | None = None
-    layouts: Sequence[Layout] = ()
+    content: Content | None = None
     grads: Grads | None = None
     norming: Norming | None = None
 

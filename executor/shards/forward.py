@@ -1,5 +1,6 @@
 """A shard's layers one after another, in its task's precision, and the mode that they are in."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import WorkloadError
-from executor.numerics import PackError, Value, computing, mapped
+from executor.numerics import PackError, Value, computing, mapped, tensors_of
 from executor.workload import Batch, Ending
 from profiles.schema import Precision
 
@@ -50,14 +51,20 @@ class Forward:
                     )
         return value
 
-    def loss(self, x: Value, batch: Batch, divisor: float | None = None) -> Tensor:
-        """A microbatch's part of the loss: the mean over its batch, or, by a `divisor`, over its
-        step."""
+    def loss(self, x: Value, batch: Batch, divisor: float = 1.0) -> Tensor:
+        """A microbatch's part of the loss: its own, divided by the `divisor`. Where that is
+        infinite it is 0, whatever its own is, and so are its gradients."""
         assert self.ending is not None, "only the last shard takes a batch"
         outputs = self.run(x, batch.inputs)
+        if divisor == math.inf:
+            for output in tensors_of(outputs):
+                if output.requires_grad:
+                    output.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
         with self._computing(x):
             loss = self.ending.loss_of(outputs, batch)
-        return loss / (self.ending.microbatches if divisor is None else divisor)
+        if divisor == math.inf:  # a mean over nothing is no number
+            return loss.masked_fill(torch.ones_like(loss, dtype=torch.bool), 0.0)
+        return loss / divisor
 
     def _computing(self, x: Value) -> AbstractContextManager[object]:
         return computing(self.precision, x.tensors[0].device if x.tensors else _CPU)

@@ -148,14 +148,14 @@ class Shard:
         x: Value,
         *,
         batch: Batch | None = None,
-        divisor: float | None = None,
+        divisor: float = 1.0,
         scale: Tensor | None = None,
         before: Snapshot | None = None,
         halves: bool = False,
     ) -> Graph:
         """Run the layers on `x` with a graph; the last shard takes its `batch` and adds the loss.
 
-        `divisor`: of the loss, where that is a sum. `scale`: by what the loss is multiplied.
+        `divisor`: of the loss. `scale`: by what the loss is multiplied.
         `before`: what a forward that was run on `x` says of buffers that it changed; None where
         there was none. `halves`: as for `forward_graph`.
         """
@@ -177,9 +177,9 @@ class Shard:
         return self._forward.run(x.begun({}) if grads else x.apart(), inputs)
 
     def losses(
-        self, x: Value, batch: Batch, divisor: float | None = None, *, grads: bool = False
+        self, x: Value, batch: Batch, divisor: float = 1.0, *, grads: bool = False
     ) -> Tensor:
-        """The last shard's loss for the boundary `x`, divided by the divisor, if any; with a graph
+        """The last shard's loss for the boundary `x`, divided by the divisor; with a graph
         where gradients are on."""
         return self._forward.loss(x.begun({}) if grads else x.apart(), batch, divisor)
 

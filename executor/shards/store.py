@@ -266,7 +266,7 @@ def _shards(
         Shard(
             layers[cut.first_layer : cut.end_layer],
             recipe,
-            Ending(task.loss, plan.microbatches) if k == last else None,
+            Ending(task.loss) if k == last else None,
             task.precision,
             first=k == 0,
             tied=tied,

@@ -5,13 +5,16 @@ from executor.workload.batches import (
     batch_bytes,
     batch_of,
     changed,
+    counting,
     data_by_number,
     held_batch,
     part,
     staging_bytes,
+    weigh_of,
 )
+from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.draws import draws_of
-from executor.workload.feed import Feed, evaluation_feed
+from executor.workload.feed import Feed, OnPart, evaluation_feed
 from executor.workload.fingerprint import built_fingerprint, fingerprint_of
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
@@ -26,6 +29,7 @@ from executor.workload.packed import (
     padding,
     take,
     tokens_of,
+    weight_of,
 )
 from executor.workload.steps import (
     Shape,
@@ -42,13 +46,17 @@ __all__ = [
     "NO_CACHE",
     "Batch",
     "Batches",
+    "Content",
     "Ending",
     "Evaluation",
     "Feed",
+    "OnPart",
     "Shape",
+    "Share",
     "Steps",
     "Task",
     "Wanted",
+    "Weigh",
     "batch_bytes",
     "batch_of",
     "beginning",
@@ -57,6 +65,7 @@ __all__ = [
     "caching",
     "changed",
     "check_alike",
+    "counting",
     "data_by_number",
     "draws_of",
     "evaluation_feed",
@@ -76,8 +85,11 @@ __all__ = [
     "part",
     "planned_shapes",
     "shapes_here",
+    "shares",
     "staging_bytes",
     "steps_of",
     "take",
     "tokens_of",
+    "weigh_of",
+    "weight_of",
 ]

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,10 +12,12 @@ from torch import Tensor
 from executor.devices import Mark, until, use_threads
 from executor.errors import RunError, one_line
 from executor.numerics import Layout, OwnRandomness, hold, mapped, tensors_of
+from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.loss import Batch
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask
 from plans.timing import scaled
+from profiles.schema import Counts
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
@@ -27,15 +29,15 @@ class Packed(Protocol):
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
 
-    def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
-        """Those of the step's microbatches that are `wanted`."""
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, tuple[Batch, Share]]:
+        """Those of the step's microbatches that are `wanted`, each with its share of the loss."""
 
 
 class Staged(NamedTuple):
-    """A microbatch in host memory, and how its inputs and targets lie there."""
+    """A microbatch in host memory, and what is known of its inputs and targets there."""
 
     flat: Tensor
-    layouts: tuple[Layout, Layout]
+    content: Content
 
 
 class Batches:
@@ -154,13 +156,20 @@ class Batches:
                 self._ready[step], self._loaded[step] = flats, len(flats)
                 self._changed.notify_all()
 
-    def _microbatches(self, step: int) -> dict[int, Batch]:
-        """Those of a step that are wanted."""
+    def _microbatches(self, step: int) -> Iterator[tuple[int, Batch, Share]]:
+        """Those of a step that are wanted, each with its share of the loss."""
         if self._steps:
             with OwnRandomness():
-                return self._steps.packed(step, self._wanted(step))
-        batch, size = self._batch(step), self._plan.microbatch
-        return {m: part(batch, m * size, size) for m in sorted(self._wanted(step))}
+                packed = self._steps.packed(step, self._wanted(step))
+            for m, (batch, share) in packed.items():
+                yield m, batch, share
+            return
+        whole, size = self._batch(step), self._plan.microbatch
+        parts = [part(whole, m * size, size) for m in range(self._plan.microbatches)]
+        with OwnRandomness():
+            every = shares(weigh_of(self._task, self._plan.parts.counts), whole, parts)
+        for m in sorted(self._wanted(step)):
+            yield m, parts[m], every[m]
 
     def _batch(self, step: int) -> Batch:
         with OwnRandomness():
@@ -176,12 +185,15 @@ class Batches:
     def _staged(self, step: int) -> dict[int, Staged]:
         """A step's microbatches, one behind the other."""
         made, room, begin = {}, self._room(step), 0
-        for m, batch in self._microbatches(step).items():
-            made[m] = self._pack(step, m, batch, room[begin:])
+        for m, batch, share in self._microbatches(step):
+            flat, layouts = self._pack(step, m, batch, room[begin:])
+            made[m] = Staged(flat, Content(layouts, share))
             begin += len(made[m].flat)
         return made
 
-    def _pack(self, step: int, microbatch: int, batch: Batch, room: Tensor) -> Staged:
+    def _pack(
+        self, step: int, microbatch: int, batch: Batch, room: Tensor
+    ) -> tuple[Tensor, tuple[Layout, Layout]]:
         x, y = (hold(value) for value in batch)
         layouts = (x.layout, y.layout)
         size, most = sum(layout.bytes for layout in layouts), self._plan.batch_bytes
@@ -196,7 +208,7 @@ class Batches:
         self._layouts, flat = layouts, room[:size]
         x.layout.write(flat, x.tensors)
         y.layout.write(flat[x.layout.bytes :], y.tensors)
-        return Staged(flat, layouts)
+        return flat, layouts
 
 
 def batch_of(task: Task, step: int) -> Batch:
@@ -217,12 +229,32 @@ def batch_of(task: Task, step: int) -> Batch:
     elif isinstance(given, tuple | list) and len(given) == 2:
         batch = Batch(*given)
     else:
-        raise RunError("returned something else than two tensors, inputs and targets")
+        raise RunError("returned something else than two tensors; return inputs and targets")
     inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
     tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
     if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
-        raise RunError("returned something else than two tensors, batch first and not empty")
+        raise RunError(
+            "returned something else than two tensors; return some, batch first and not empty"
+        )
     return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
+
+
+def weigh_of(task: Task, counts: Counts | None) -> Weigh | None:
+    """What says what a batch counts: the task's `weight`, or what was found to. None where all
+    samples count the same."""
+    if (weight := task.weight) is None:
+        return counting(counts) if counts else None
+    return lambda batch: weight(batch.inputs if task.loss is None else tuple(batch))
+
+
+def counting(counts: Counts) -> Weigh:
+    """A function that counts the targets of a batch that have a loss."""
+
+    def weigh(batch: Batch) -> Tensor:
+        target = [*tensors_of(batch.inputs), *tensors_of(batch.targets)][counts.tensor]
+        return (target[..., int(counts.shifted) :] != counts.ignored).sum()
+
+    return weigh
 
 
 def part(batch: Batch, start: int, size: int) -> Batch:

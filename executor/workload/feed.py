@@ -11,23 +11,26 @@ from torch import Tensor
 
 from executor.devices import Mark
 from executor.errors import RunError
-from executor.numerics import Contents, Layout
+from executor.numerics import Layout
 from executor.workload.batches import Batches, data_by_number
+from executor.workload.contents import Content, Contents
 from executor.workload.steps import Steps
 from executor.workload.task import Task
 from plans.order import due_of
 from plans.schema import Task as PlanTask
 
 OnLoss = Callable[[int, float], None]  # step, loss; from any thread
+OnPart = Callable[[int, int, float, float], None]
 
 
 class Feed:
     """Batches by number, the layouts of the boundaries made of them, and their losses.
 
     A batch of training has the number of its step. Batches of evaluations are numbered through; a
-    loss is the mean over `count` of them and belongs to every `every`-th step. In training both are
-    1. steps: of a task whose samples have lengths. Its microbatches have different shapes, and its
-    steps say what each part of a loss is divided by, so that a loss is the sum of its parts.
+    loss is the mean over `count` of them, by what each counts, and belongs to every `every`-th
+    step. In training both are 1. steps: of a task whose samples have lengths. Its microbatches have
+    different shapes, and its loss is the sum of the parts of all batches, in evaluations divided by
+    what they count.
     """
 
     def __init__(
@@ -42,13 +45,15 @@ class Feed:
         self.batches = batches
         self.boundaries: dict[int, Layout] = {}  # the first, by the shard that reads it
         self.contents = Contents()
-        # Called with each part of a loss as it is read: the step, the part's number, its value.
-        self.told: Callable[[int, int, float], None] = self.add
+        # Called with each part of a loss as it is read: the step, the part's number, its value,
+        # what its batch counts.
+        self.told: OnPart = self.add
         self._microbatches, self._every, self._count = microbatches, every, count
         self._steps = steps
         self._on_loss = on_loss
-        self._unread: deque[tuple[Mark, int, int, Callable[[], float]]] = deque()
-        self._parts: dict[int, dict[int, float]] = {}  # by step
+        self._unread: deque[tuple[Mark, int, int, Callable[[], float], float]] = deque()
+        # By step and number: values, and what their batches count.
+        self._parts: dict[int, dict[int, tuple[float, float]]] = {}
         self._reading = threading.RLock()
 
     def number(self, step: int) -> int:
@@ -62,17 +67,21 @@ class Feed:
         alike = known.needs == layout.needs if self._steps else known == layout
         if known is not layout and not alike:
             raise RunError(f"the boundary before shard {shard} {known.difference(layout)}")
-        self.contents.note(flat, (layout,))
+        self.contents.note(flat, Content((layout,)))
 
-    def divisor(self, step: int, microbatch: int) -> float | None:
-        """By what the sum of a microbatch's losses is divided; None where its loss is a mean."""
-        return self._steps.divisor(step, microbatch) if self._steps else None
-
-    def loss(self, number: int, microbatch: int, read: Callable[[], float], end: Mark) -> None:
-        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached."""
+    def loss(
+        self,
+        number: int,
+        microbatch: int,
+        read: Callable[[], float],
+        end: Mark,
+        total: float = 1.0,
+    ) -> None:
+        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached, and
+        what the batch counts."""
         step = number // self._count * self._every
         part = number % self._count * self._microbatches + microbatch
-        self._unread.append((end, step, part, read))
+        self._unread.append((end, step, part, read, total))
         self.collect()
 
     def collect(self) -> None:
@@ -81,23 +90,30 @@ class Feed:
         Parts are summed over the microbatches of each batch, and averaged over the batches."""
         with self._reading:
             while self._unread and self._unread[0][0].ready():
-                _, step, part, read = self._unread.popleft()
-                self.told(step, part, read())
+                _, step, part, read, total = self._unread.popleft()
+                self.told(step, part, read(), total)
 
-    def add(self, step: int, part: int, value: float) -> None:
+    def add(self, step: int, part: int, value: float, total: float) -> None:
         """Add a part of a step's loss."""
         size = len(self._steps.tokens(step)) if self._steps else self._microbatches
         with self._reading:
             found = self._parts.setdefault(step, {})
-            found[part] = value
+            found[part] = value, total
             if len(found) == self._count * size:
                 parts = [found[k] for k in sorted(self._parts.pop(step))]
-                self._on_loss(step, sum(parts) if self._steps else self._mean(parts))
+                self._on_loss(step, self._mean(parts))
 
-    def _mean(self, parts: Sequence[float]) -> float:
-        """The mean over batches of the sums of their parts."""
+    def _mean(self, parts: Sequence[tuple[float, float]]) -> float:
+        """The mean over batches of the sums of their parts, by what each batch counts."""
+        if self._steps:
+            total = sum(weight for _, weight in parts) if self._steps.judges else 1.0
+            if not total:
+                raise RunError("the weights of all samples are 0, so there is no mean of losses")
+            return sum(value for value, _ in parts) / total
         size = self._microbatches
-        sums = [sum(parts[k : k + size]) for k in range(0, len(parts), size)]
+        batches = [parts[k : k + size] for k in range(0, len(parts), size)]
+        mean = sum(batch[0][1] for batch in batches) / self._count
+        sums = (sum(value for value, _ in batch) * (batch[0][1] / mean) for batch in batches)
         return sum(sums) / self._count
 
     def share(self, first: int, count: int, wanted: Callable[[int], Collection[int]]) -> None:

@@ -24,7 +24,6 @@ class Ending:
     """`loss` None: the last layer returns the loss, or something that holds it."""
 
     loss: Loss | None
-    microbatches: int = 1
 
     def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
         """The mean loss over a microbatch; WorkloadError when it is no scalar."""

@@ -29,6 +29,8 @@ def build_plan(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         output=options.output,
     )
+    if problem.order != "auto" and all(program.devices == 1 for program in plan.programs):
+        print(f"--order {problem.order}: no task is on several devices", file=sys.stderr)
     plans.save(options.output, plan)
     seconds = time.monotonic() - begun
     if options.json:

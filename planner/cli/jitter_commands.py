@@ -65,7 +65,7 @@ def _longest(plan: Plan, task: str | None) -> list[Program]:
         if told := next((name for name in own if plan.task(name).lengths), ""):
             raise FormatError(
                 f"{told}: its samples have lengths, by which steps are longer or shorter, not by "
-                "chance; see planner show --steps"
+                "chance; see python -m planner show --steps"
             )
     if len(names) > _MOST:
         print(f"only the {_MOST} longest of {len(names)} programs; see --task", file=sys.stderr)
@@ -85,6 +85,6 @@ def _jitter(plan: Plan, program: Program, kinds: Sequence[Profile]) -> Jitter:
 
 
 def _kind(device: str) -> int:
-    """The number of a device's kind: 1 of `k1.cuda3`, 0 where there is but one kind."""
+    """The number of a device's kind: 1 of `k1.cpu3`, 0 where there is but one kind."""
     kind, dot, _ = device.partition(".")
     return int(kind[1:]) if dot else 0

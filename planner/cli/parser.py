@@ -85,7 +85,8 @@ _COPIES = "with --gantt: of programs on several devices draw all copies as well,
 
 def _compare(option: Option) -> None:
     option("plan", metavar="PLAN")
-    option("log", metavar="RUNLOG")
+    text = "a run of PLAN, or another plan: says what differs, and why one is faster"
+    option("log", metavar="RUNLOG|PLAN", help=text)
     option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
     option("--copies", action="store_true", help=_COPIES)
     option("--trace", metavar="JSON", help="write both as a trace")
@@ -212,7 +213,7 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    option("--task", metavar="TASK", help="with --at, --jitter or --alternatives: this one only")
     text = "say instead what was tried to train tasks on several devices, and why it was left"
     option("--alternatives", action="store_true", help=text)
     text = "say instead how long steps are when ops take now more, now less time, as the profile "

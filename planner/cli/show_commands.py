@@ -19,9 +19,12 @@ from planner.views import (
     compare,
     describe,
     describe_alternatives,
+    describe_differences,
     describe_moment,
+    differences,
     moment,
     ranked,
+    reasons,
     summary,
     table,
     to_json,
@@ -89,8 +92,8 @@ def show_plan(options: argparse.Namespace) -> int:
     if options.steps:
         return show_steps(plan, options)
     if options.alternatives:
-        told = json.dumps(to_builtins(ranked(plan.solver.alternatives)), indent=1)
-        print(told if options.json else describe_alternatives(plan))
+        told = json.dumps(to_builtins(ranked(plan, options.task)), indent=1)
+        print(told if options.json else describe_alternatives(plan, options.task))
     elif options.json:
         print(json.dumps(asdict(now) if now else summary(plan), indent=1))
     else:
@@ -104,8 +107,9 @@ def _one_question(options: argparse.Namespace) -> None:
         raise FormatError(
             "--at, --jitter, --steps and --alternatives are four questions; ask one at a time"
         )
-    if options.task is not None and options.at is None and not options.jitter:
-        raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    about = options.at is not None or options.jitter or options.alternatives
+    if options.task is not None and not about:
+        raise FormatError("--task says which task is meant; give --at, --jitter or --alternatives")
     if (options.jitter or options.steps) != bool(options.profile):
         raise FormatError(
             "--jitter or --steps and the plan's --profile belong together; give both or none"
@@ -117,7 +121,10 @@ def _one_question(options: argparse.Namespace) -> None:
 
 
 def compare_run(options: argparse.Namespace) -> int:
-    """Say how far a run was from its plan, draw it, and write what it taught."""
+    """Say how far a run was from its plan, draw it, and write what it taught; or in what another
+    plan differs."""
+    if _is_plan(options.log):
+        return _compare_plans(options)
     _check_pictures(options, options.plan, options.log)
     if options.write_corrections:
         check_target(options.write_corrections, options.plan, options.log)
@@ -138,6 +145,27 @@ def compare_run(options: argparse.Namespace) -> int:
         corrections.save(options.write_corrections, found)
         print(f"wrote {options.write_corrections}", file=sys.stderr)
     print(json.dumps(to_json(result), indent=1) if options.json else table(result))
+    return 0
+
+
+def _is_plan(path: str) -> bool:
+    """True for a plan; a log has a record in each line."""
+    return b'"format":"plan"' in read_bytes(path)[:200].replace(b" ", b"")
+
+
+def _compare_plans(options: argparse.Namespace) -> int:
+    asked = ("gantt", "copies", "trace", "write_corrections")
+    for name in (name for name in asked if getattr(options, name)):
+        raise FormatError(
+            f"--{name.replace('_', '-')} is about a run, and {options.log} is a plan; give its "
+            "run log instead, or leave the option out"
+        )
+    first, second = plans.load(options.plan), plans.load(options.log)
+    if options.json:
+        found = [one._asdict() for one in differences(first, second)]
+        print(json.dumps({"differences": found, "reasons": reasons(first, second)}, indent=1))
+    else:
+        print(describe_differences(first, second, (options.plan, options.log)))
     return 0
 
 

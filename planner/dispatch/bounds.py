@@ -122,7 +122,7 @@ def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
             if last is not None and last != here:
                 rows.append(Constraint([(1.0, last), (-1.0, here)], -np.inf, 0.0))
             last = here
-    program = Linear(price + kinds * many, rows, [1])
+    program = Linear(price + kinds * many, rows, {1: 1.0})
     program.bound_columns({1: (-np.inf, np.inf)})
     _, values = program.solve([], seconds=60, seed=0)
     if not values:

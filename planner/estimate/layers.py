@@ -72,6 +72,11 @@ class Work:
         """The bytes that that part needs."""
         return sum(align(tensor) for op in self.ops for tensor in op.left)
 
+    @property
+    def kept_grad_bytes(self) -> int:
+        """Those of them that are gradients."""
+        return sum(align(tensor) for op in self.ops for tensor in op.left[1:])
+
 
 def chain(z: Size) -> tuple[Work, Work, Work]:
     """The kernels and bytes of the model's embedding, of each of its blocks, and of its head."""

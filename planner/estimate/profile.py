@@ -197,7 +197,7 @@ def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
     links = [*gpu.links, gpus.link("d2d", inside, inside)]
     if full.dtype == "bf16":
         links.append(_cast(gpu))
-    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
+    device = schema.Device(gpu.name, schema.GPU, full.device_bytes or 0, 1, tuple(links))
     host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
     return schema.Machine((device,), host, 1)
 
@@ -257,13 +257,14 @@ def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
     output = align(done.output)
     # The head's output is gone once the loss is there.
     left = 0 if kind == "head" else output
+    most = done.kept_bytes + output + align(done.backward_extra)
     return LayerCost(
         microbatch=z.samples,
         in_bytes=align(given),
         out_bytes=output,
         saved_bytes=done.kept_bytes + left,
         forward_peak_bytes=align(done.forward_peak),
-        backward_peak_bytes=done.kept_bytes + output + align(done.backward_extra),
+        backward_peak_bytes=most,
         rng_draws=0,
         forward=_time(forward),
         recompute_backward=_time(forward + backward),
@@ -272,6 +273,8 @@ def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
         backward_input=_time(backward - later) if splits else None,
         backward_weight=_time(later) if splits else None,
         left_bytes=done.left_bytes if splits else None,
+        kept_grad_bytes=done.kept_grad_bytes if splits else None,
+        input_peak_bytes=most + done.kept_grad_bytes if splits else None,
     )
 
 

@@ -24,6 +24,7 @@ _TASK = (
     "tie_bytes",
     "norm_bytes",
     "evaluation",
+    "parts",
 )
 _LAYER = ("param_bytes", "grad_bytes", "state_bytes", "buffer_bytes")
 _COST = ("in_bytes", "out_bytes")

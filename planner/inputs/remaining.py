@@ -29,7 +29,8 @@ class Rest(NamedTuple):
 
 
 def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> Rest:
-    """The rest that these runs left to do, microbatches as asked for.
+    """The rest that these runs left to do, microbatches as asked for. A task for which the size is
+    asked that it had keeps it as if nothing was asked.
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
@@ -51,15 +52,17 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     steps = {task.name: done.get(task.name, 0) for task in left}
     _whole_windows(logs, steps, path)
     known = {task: size for log in logs for task, size in log.header.microbatch.items()}
-    told = {task for task, _ in asked}
+    sizes = dict(asked)
     going_on = [task.name for task in left if steps[task.name] and not task.lengths]
-    keeping = [] if "" in told else [task for task in going_on if task not in told]
+    keeping = [
+        task for task in going_on if sizes.get(task, sizes.get("")) in (None, known.get(task))
+    ]
     for task in keeping:
         if task not in known:
             raise FormatError(
                 f"{path}: does not say which microbatches task {task} had, as logs of 0.4 did not; "
-                f"give the size that `planner show` has for the plan that ran, --microbatch "
-                f"{task}=N, or --microbatch free"
+                "give the size that `python -m planner show` has for the plan that ran, "
+                f"--microbatch {task}=N, or --microbatch free"
             )
     had = {task: known[task] for task in going_on if task in known}
     kept = {task: known[task] for task in keeping}
@@ -79,7 +82,8 @@ def _whole_windows(logs: Sequence[RunLog], steps: Mapping[str, int], path: str) 
         if (done - first) % window:
             raise FormatError(
                 f"{path}: {name} stopped after {done} steps, within a window of {window} between "
-                "whose steps its samples moved; go on with the same plan: executor run --resume"
+                "whose steps its samples moved; go on with the same plan: python -m executor run "
+                "--resume"
             )
 
 

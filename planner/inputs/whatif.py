@@ -73,8 +73,10 @@ def _only(task: Task, size: int) -> Task:
             f"{task.name}: microbatch {size} was not measured, only "
             f"{', '.join(map(str, measured))}; choose among these or profile again"
         )
+    parts = replace(task.parts, asked=task.parts.kind == "whole" and size < task.batch)
     return replace(
         task,
+        parts=parts,
         batches=tuple(batch for batch in task.batches if batch.microbatch == size),
         layers=tuple(
             replace(layer, costs=tuple(cost for cost in layer.costs if cost.microbatch == size))

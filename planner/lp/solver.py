@@ -46,6 +46,7 @@ def minimise(name: str) -> Any:
 
 
 Row = list[tuple[float, Any]]  # coefficients and variables, or numbers in their place
+_SURE, _MANY = 0.999, 256  # from when on a part is a whole, and columns are many
 _expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
 
 
@@ -118,19 +119,24 @@ def duals(model: Any) -> dict[str, float]:
 class Linear:
     """A linear program, minimised, that stays in the solver to be solved again with other bounds.
 
-    Columns by number, from 0 on, of which the first is 1; the objective is the sum of some. Built
-    in one call: the same model as a PuLP object takes ten times as long to make as to solve.
+    Columns by number, from 0 on, of which the first is 1; the objective is the sum of some, each
+    by its weight. Built in one call: the same model as a PuLP object takes ten times as long to
+    make as to solve.
     """
 
-    def __init__(self, columns: int, rows: Sequence[Constraint], objective: Iterable[int]) -> None:
+    def __init__(
+        self, columns: int, rows: Sequence[Constraint], objective: Mapping[int, float]
+    ) -> None:
         self._solver: Any = cast("Any", highspy.Highs())  # type: ignore[no-untyped-call]
         self._solver.setOptionValue("output_flag", False)
         self._solver.setOptionValue("threads", 1)
         cost, lower, upper = np.zeros(columns), np.zeros(columns), np.full(columns, np.inf)
-        cost[list(objective)] = lower[0] = upper[0] = 1.0
+        cost[list(objective)] = list(objective.values())
+        lower[0] = upper[0] = 1.0
         starts, index, value = _sparse(rows)
         self._rows = len(rows)
         self._basis: Any = None  # of the last solution from scratch
+        self._whole = False  # some columns are whole numbers
         self._solver.passModel(
             columns,
             len(rows),
@@ -160,6 +166,29 @@ class Linear:
         for row, (low, high) in bounds.items():
             self._solver.changeRowBounds(row, low, high)
 
+    def solve_whole(
+        self, columns: Sequence[int], *, seconds: float, seed: int, gap: float, nodes: int
+    ) -> tuple[Outcome, list[float]]:
+        """Solve with 0 or 1 for these columns. Of many, those that are 1 without that stay so,
+        unless nothing is found: what is left is much smaller, and about as good."""
+        solver = self._solver
+        outcome, values = self.solve((), seconds=seconds, seed=seed)
+        if not outcome.found:
+            return outcome, values
+        whole = np.full(len(columns), int(highspy.HighsVarType.kInteger), np.uint8)
+        solver.changeColsIntegrality(len(columns), np.array(columns, np.int32), whole)
+        self._whole = True
+        solver.setOptionValue("mip_rel_gap", gap)
+        solver.setOptionValue("mip_max_nodes", nodes)
+        sure = [column for column in columns if values[column] >= _SURE]
+        if sure and len(columns) > _MANY:
+            self.bound_columns(dict.fromkeys(sure, (1.0, 1.0)))
+            outcome, values = self.solve((), seconds=seconds, seed=seed)
+            if outcome.found:
+                return outcome, values
+            self.bound_columns(dict.fromkeys(sure, (0.0, 1.0)))
+        return self.solve((), seconds=seconds, seed=seed)
+
     def solve(
         self, more: Sequence[Constraint], *, seconds: float, seed: int, near: bool = False
     ) -> tuple[Outcome, list[float]]:
@@ -181,12 +210,14 @@ class Linear:
         solver.setOptionValue("random_seed", seed)
         solver.run()
         status = _LINEAR.get(solver.getModelStatus(), Status.UNKNOWN)
+        if status is Status.UNKNOWN and self._whole and _found(solver):
+            status = Status.FEASIBLE  # the nodes are used up
         values: list[float] = []
         outcome = Outcome(status, None, None)
-        if status is Status.OPTIMAL:
+        if outcome.found:
             objective = float(solver.getInfo().objective_function_value)
             outcome, values = Outcome(status, objective, objective), solver.getSolution().col_value
-        if not (near or more):
+        if not (near or more or self._whole):
             self._basis = solver.getBasis() if outcome.found else None
         if more:
             solver.deleteRows(
@@ -200,6 +231,12 @@ _LINEAR = {
     highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
     highspy.HighsModelStatus.kUnboundedOrInfeasible: Status.INFEASIBLE,
 }
+
+
+def _found(solver: Any) -> bool:
+    """True if there is a solution, be it the best or not."""
+    feasible = highspy.SolutionStatus.kSolutionStatusFeasible
+    return bool(solver.getInfo().primal_solution_status == feasible)
 
 
 def _sparse(rows: Sequence[Constraint]) -> tuple[Numbers, Numbers, NDArray[np.float64]]:

@@ -87,7 +87,7 @@ class Phases:
             frame.at_most(row, INFINITY)
         self.room = len(frame.rows)
         frame.at_most([(1, frame.slab), (1, frame.reserve)], terms.room_bytes / MB)
-        self.model = Linear(frame.columns, frame.rows, frame.us)
+        self.model = Linear(frame.columns, frame.rows, dict.fromkeys(frame.us, 1.0))
 
     def solve(
         self, part: Part, terms: Terms, seconds: float, seed: int, *, near: bool

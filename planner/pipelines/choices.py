@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from planner.lowering import PipelineStrategy
 from planner.pipelines.windows import Held, Window
-from planner.shards import Links, Mode, backward_us, forward_us, holdings
+from planner.shards import Links, Mode, backward_us, forward_us, holdings, pass_bytes
 from profiles.codec import align
 
 _SLOTS = 3  # through which boundaries come and go
@@ -69,8 +69,7 @@ class Choices:
             size = shard.backward_transient_bytes - shard.saved_bytes
             packs = shard.graph_transient_bytes, shard.forward_transient_bytes
             return size if saved else packs[mode.activations == "recompute"]
-        again = mode.activations == "recompute"
-        return shard.backward_transient_bytes if again else shard.graph_transient_bytes
+        return pass_bytes(shard, mode, now.kind)
 
     def compute_us(self, k: int, device: int, mode: Mode, count: int) -> int:
         """A shard's time on a device in a round."""

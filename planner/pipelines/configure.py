@@ -13,21 +13,23 @@ from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound
 from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program
-from planner.pipelines.modes import ModeProgram
+from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program, smaller
+from planner.pipelines.modes import Chosen, ModeProgram
 from planner.pipelines.reorder import PLACED, moved, reordered
-from planner.pipelines.sketch import Sketch, promising, sketches
+from planner.pipelines.sketch import INTERLEAVED, ZERO_BUBBLE, Sketch, most, promising, sketches
 from planner.rounds import planned_task
 from planner.search import Candidate, short_host
-from planner.shards import Links
+from planner.shards import Links, stays_whole
 from plans.prediction import Alternative
 from profiles.schema import Task
 from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_BOUND, _SPAN, _ESTIMATE = range(3)  # what is known of a sketch's period
-_LONGER = ("its bound is longer", "its order is longer", "its estimate is longer")
+_BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
+_LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
+_ROUGHLY = 2  # times the ops of other rounds, in rough ones
+_OFF = 4  # a rough round is longer than the best modes by up to 1/n
 _SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
@@ -58,7 +60,7 @@ class Tried:
             why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
         modes = made.strategy.modes if made else ()
         split = made and made.strategy.halved  # also by a search from an order that splits none
-        cut = replace(self.sketch, named="zero-bubble") if split else self.sketch
+        cut = replace(self.sketch, named=ZERO_BUBBLE) if split else self.sketch
         placed = made and made.strategy.named == PLACED
         return Alternative(
             task=task,
@@ -92,11 +94,11 @@ def best(
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
-    every = sorted(
-        promising(list(sketches(task, Links.of(kind.device, kind.node), chosen, names))), key=_rank
-    )
+    links = Links.of(kind.device, kind.node)
+    every = sorted(promising(list(sketches(task, links, chosen, names))), key=_rank)
+    every = list({(one.family, one.cuts): one for one in reversed(every)}.values())[::-1]
     if not every:
-        raise _impossible(task, chosen)
+        raise _impossible(task, chosen[-1], order)
     tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
@@ -110,8 +112,13 @@ def best(
             found = _shortest(tried, quantile)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
+    told = _told(task, tried, made)
     return Candidate(
-        made.strategy, (made.program(),), rounds, alternatives=_told(task, tried, made)
+        made.strategy,
+        (made.program(),),
+        rounds,
+        alternatives=told[:_LISTED],
+        looked_at=len(told),
     )
 
 
@@ -144,29 +151,45 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
 
 
 def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by what is known of their periods: bounds, then the spans of their orders, then
-    estimates, then rounds, until the effort is used up; and those that do not fit."""
+    """Sketches by what is known of their periods: bounds, then the spans of their orders, then what
+    parts of modes take, then a rough round, as if what it takes too much were more of it; then
+    rounds, until the effort is used up; and those that do not fit."""
     open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
     heapify(open_)
-    left, shortest = effort.limits.search_ops, 1 << 62
+    left, rough = effort.limits.search_ops, _ROUGHLY * effort.limits.search_ops
+    shortest, parts = 1 << 62, dict[int, Chosen]()
+    roughly = dict[tuple[object, ...], tuple[float, tuple[int, ...]]]()
     while open_:
         us, known, n = heappop(open_)
         sketch = every[n]
-        if us >= shortest or left <= 0 or effort.left <= 0:
+        least = max(us - us // _OFF, parts[n].us) if known == _ROUGH else us
+        if least >= shortest or left <= 0 or effort.left <= 0:
             yield Tried(sketch, None, _LONGER[known])
             continue
-        if known == _ESTIMATE:
-            program = _program(sketch, room, host_bytes)
+        program = _program(sketch, room, host_bytes)
+        if program and known == _ROUGH:
+            _, rooms = roughly.get(sketch.family, (1.0, program.room))
+            program = replace(program, room=rooms)
             one = _fitted(sketch, program, room, shortest, effort)
             left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
             left -= effort.limits.search_ops // _SIMULATED
             shortest = min(shortest, one.round.period_us) if one.round else shortest
             yield one
             continue
-        program = _program(sketch, room, host_bytes)
         more = None
-        if program:
-            more = program.relaxed_us(effort) if known else program.delays.span_us
+        if program and known == _BOUND:
+            more = program.delays.span_us
+        elif program and known == _SPAN and (found := program.relaxed(effort)):
+            parts[n], more = found, found.us
+        elif program and known == _PARTS:
+            if sketch.family not in roughly and rough > 0:
+                made = PipelineRound(parts[n].strategy, sketch.links)
+                longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
+                roughly[sketch.family] = longer, smaller(program, made, room).room
+                rough -= len(made.entries)
+            mean = sum(longer for longer, _ in roughly.values()) / max(1, len(roughly))
+            longer, _ = roughly.get(sketch.family, (mean, ()))
+            more = round(parts[n].us * longer)
         if more is None:
             yield Tried(sketch, None, NO_ROOM)
         else:
@@ -240,7 +263,7 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
         sketch = one.sketch
         placed = one.round is not None and one.round.strategy.named == PLACED
         by.setdefault((placed, *sketch.kind), one)
-    return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
+    return tuple(one.alternative(task.name, best) for one in by.values())
 
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
@@ -255,14 +278,21 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
-        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
+        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} "
+        f"bytes){stays_whole(task)}; "
         f"smallest --device-memory that would do: {need}",
         need,
     )
 
 
-def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
-    layout = chosen[-1]
+def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:
+    """No sketch is of such a layout and order."""
+    if task.parts.together and layout.devices > layout.depth:
+        return Infeasible(
+            f"{task.name}: layout {layout} has replicas, which share a batch{stays_whole(task)}; "
+            "give a --layout without replicas",
+            resource="other",
+        )
     fixed = [layer.name for layer in task.layers if layer.in_turn]
     if fixed and layout.devices > layout.depth:
         return Infeasible(
@@ -271,9 +301,27 @@ def _impossible(task: Task, chosen: Sequence[Layout]) -> Infeasible:
             "one replica of its stage",
             resource="other",
         )
-    return Infeasible(
-        f"{task.name}: layout {layout} needs {layout.depth} stages and {max(layout.replicas)} "
-        f"microbatches, but its {len(task.layers)} layers and batch of {task.batch} allow fewer; "
-        "give another --layout, or profile a smaller --microbatch",
-        resource="other",
-    )
+    stages, microbatches = most(task)
+    wanted, given = max(layout.replicas), f"{task.name}: layout {layout}"
+    needed = layout.depth * (2 if order == INTERLEAVED else 1)
+    if order == INTERLEAVED and layout.depth == 1:
+        why = f"{given} has one stage, so there are none to take turns in order {order}"
+        remedy = "give another --order"
+    elif needed > stages:
+        shared = ", some of which share parameters," if task.ties else ""
+        in_order = f" in order {order}" if needed > layout.depth else ""
+        why = (
+            f"{given}{in_order} needs {needed} stages, but its {len(task.layers)} layers{shared} "
+            f"can be cut into {stages} at most"
+        )
+        remedy = "give a --layout of fewer stages"
+    elif wanted > microbatches:
+        why = (
+            f"{given} needs {wanted} microbatches, but a batch of {task.batch} has {microbatches} "
+            "at most, as profiled"
+        )
+        remedy = "give a --layout of fewer replicas"
+    else:
+        why = f"{given} has no backward that order {order} could split in two, by the profile"
+        remedy = "give another --order"
+    return Infeasible(f"{why}; {remedy}", resource="other")

@@ -4,6 +4,7 @@ memory where a round that is laid out takes more than the program sees.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
@@ -49,26 +50,26 @@ def all_fitted(
     """The same for several strategies of the same shards, which get the same modes. The rounds of
     each count by its weight."""
     least = False
-    for times in range(1, 1 + _SHRINKS):
+    for _ in range(_SHRINKS):
         chosen = chosen_for(programs, weights, effort, least=least)
         if chosen:
             pairs = zip(chosen.strategies, programs, strict=True)
             made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
-            over = [[m.slab_bytes + m.reserve_bytes - room for m in one.memory] for one in made]
-            if max(map(max, over)) <= 0:
+            if all(one.device_bytes <= room for one in made):
                 return made
             took = zip(weights, made, strict=True)
             if sum(weight * one.period_us for weight, one in took) >= shortest:
                 return "longer with less memory"
-            # Gaps between values, or more of them than the program sees.
-            programs = [_smaller(*pair, times) for pair in zip(programs, over, strict=True)]
+            programs = [*map(smaller, programs, made, repeat(room))]
         if least:
             break
         least = chosen is None
     return NO_ROOM
 
 
-def _smaller(program: ModeProgram, over: Sequence[int], times: int) -> ModeProgram:
-    """The program with less room, by so many times what devices have too little."""
-    rooms = (n - times * max(0, by) for n, by in zip(program.room, over, strict=True))
+def smaller(program: ModeProgram, made: PipelineRound, room: int) -> ModeProgram:
+    """The program with less room, by what a round in modes of it takes that the program does not
+    see: gaps between values, or more of them."""
+    seen = zip(program.room, program.held(made.strategy.modes), made.memory, strict=True)
+    rooms = (min(own, held + room - one.slab_bytes - one.reserve_bytes) for own, held, one in seen)
     return replace(program, room=tuple(rooms))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from planner.inputs import Effort
 from planner.lowering import PipelineStrategy
-from planner.lp import MB, MS, Constraint, Linear, Row, minimise, solve, total
+from planner.lp import MB, MS, Constraint, Linear, Row
 from planner.pipelines.choices import Choices
 from planner.pipelines.delays import Delays
 from planner.pipelines.windows import Held, Window, loads, windows
@@ -73,6 +73,11 @@ class ModeProgram:
         return found
 
     @cached_property
+    def windows(self) -> list[Window]:
+        """Where devices may hold most."""
+        return list(windows(self.strategy))
+
+    @cached_property
     def memory(self) -> list[tuple[int, Row]]:
         """The device of every window, and the MB that are there."""
         return [
@@ -84,7 +89,7 @@ class ModeProgram:
                     for column, mode in self.of[held.shard]
                 ],
             )
-            for window in windows(self.strategy)
+            for window in self.windows
         ]
 
     @cached_property
@@ -180,11 +185,28 @@ class ModeProgram:
                             )
                         yield row
 
-    def relaxed_us(self, effort: Effort) -> int | None:
-        """The period where shards may have parts of several modes; None where none fit."""
-        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], (_T, _WORK))
+    def held(self, modes: Sequence[Mode]) -> list[int]:
+        """The bytes in the fullest window of each device."""
+        most, size = [0] * self.strategy.devices, self.choices.held_bytes
+        for window in self.windows:
+            held = sum(size(window, own, modes[own.shard]) for own in window.held)
+            most[window.device] = max(most[window.device], held)
+        return most
+
+    def relaxed(self, effort: Effort) -> Chosen | None:
+        """The period where shards may have parts of several modes, with whole modes of which each
+        device has about as much; None where none fit."""
+        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], {_T: 1.0, _WORK: 1.0})
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
-        return round(values[_T] * MS) if outcome.objective else None
+        if not outcome.objective:
+            return None
+        owed, modes = Counter[tuple[int, Mode]](), list[Mode]()
+        for home, own in zip(self.strategy.homes, self.of, strict=True):
+            for column, mode in own:
+                owed[home, mode] += values[column]
+            modes.append(max((mode for _, mode in own), key=lambda mode: owed[home, mode]))
+            owed[home, modes[-1]] -= 1
+        return Chosen(replace(self.strategy, modes=tuple(modes)), round(values[_T] * MS))
 
     def thrifty(
         self, effort: Effort, *, saved: bool = False
@@ -192,7 +214,7 @@ class ModeProgram:
         """The modes that hold least, shard by shard in all windows together, and the bytes of the
         fullest one; where the host has no room for what they put there, those that hold least in
         that one. saved: of those in which graphs stay, where they can."""
-        size, every = self.choices.held_bytes, list(windows(self.strategy))
+        size, every = self.choices.held_bytes, self.windows
         held: list[list[tuple[Window, Held]]] = [[] for _ in self.of]
         for window in every:
             for own in window.held:
@@ -237,35 +259,31 @@ def chosen_for(
     """Whole modes for strategies of the same shards, the same in all of them; None where there are
     none. The best ones found, where the rounds of each strategy count by its weight; or `least`,
     those that take the least of all devices."""
-    model = minimise("modes")
-    times = [
-        [model.add_variable(f"{name}_{n}", 0) for name in ("period_ms", "chain_ms", "work_ms")]
-        for n in range(len(programs))
-    ]
-    names = (f"take_{n}" for n in range(len(programs[0].takes)))
-    takes = [model.add_variable(name, 0, 1, cat="Binary") for name in names]
-    most = model.add_variable("device_mb", 0)
-    aims = [
-        (by, own) for by, (aim, _, work) in zip(weights, times, strict=True) for own in (aim, work)
-    ]
-    model += most if least else total(aims)
-    for program, own in zip(programs, times, strict=True):
-        of = [1.0, *own, *takes]
-        for row, low, high in program.rows:
-            made = total((by, of[column]) for by, column in row)
-            if low > -math.inf:
-                model += made >= low
-            if high < math.inf:
-                model += made <= high
+    more = 3 * (len(programs) - 1)  # columns, for the times of the others
+    most = _TAKES + more + len(programs[0].takes)
+    rows, aims = list[Constraint](), {most: 1.0} if least else {}
+    for n, (program, weight) in enumerate(zip(programs, weights, strict=True)):
+
+        def own(row: Row, times: int = 3 * n) -> Row:
+            return [(by, at + (more if at >= _TAKES else times if at else 0)) for by, at in row]
+
+        rows += [Constraint(own(row), low, high) for row, low, high in program.rows]
         for room, row in program.filled():
-            limit = most if least else room / MB
-            model += total((by, of[column]) for by, column in row) <= limit
-    seconds = max(1.0, effort.left)
-    found = solve(model, seconds=seconds, seed=effort.seed, gap=_GAP, nodes=_NODES)
+            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room / MB)
+            rows.append(Constraint(limit[0], -math.inf, limit[1]))
+        if not least:
+            aims |= {at + 3 * n: weight for at in (_T, _WORK)}
+    found, values = Linear(most + 1, rows, aims).solve_whole(
+        range(_TAKES + more, most),
+        seconds=max(1.0, effort.left),
+        seed=effort.seed,
+        gap=_GAP,
+        nodes=_NODES,
+    )
     if not found.found:
         return None
-    columns = [1.0] * _TAKES + takes
-    modes = tuple(max(own, key=lambda pair: columns[pair[0]].value())[1] for own in programs[0].of)
+    of = programs[0].of
+    modes = tuple(max(own, key=lambda pair: values[pair[0] + more])[1] for own in of)
     us = round((found.objective or 0) * MS)
     return ChosenFor(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
 

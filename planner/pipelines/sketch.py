@@ -16,7 +16,8 @@ from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
 _UNEVEN = 16  # uneven layouts, each with a microbatch, that are looked at
-_CHUNKS = {"interleaved": (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
+INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
+_CHUNKS = {INTERLEAVED: (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +36,20 @@ class Sketch:
 
     @property
     def kind(self) -> tuple[Layout, str, int]:
-        """Equal for those that differ only in how they are cut into shards."""
+        """Equal for those that differ only in how they are cut."""
         return self.layout, self.named, self.costs.microbatch
+
+    @property
+    def family(self) -> tuple[Layout, str, int, int]:
+        """Equal for those whose stages differ only in how they are cut into shards."""
+        return *self.kind, self.chunks
 
     @cached_property
     def bound_us(self) -> int:
         """No round of these stages and microbatches is shorter: a device computes with all its
         microbatches after forwards of one through the stages before, and before its backwards."""
         costs, depth, before, trained, most = self.costs, self.layout.depth, 0, False, 0
-        split = self.named == "zero-bubble"
+        split = self.named == ZERO_BUBBLE
         first, whole = ("way", "least") if split else ("backward_us", "backward_us")
         own, both = [0] * depth, [0] * depth
         for place, (a, b) in enumerate(pairwise(self.stages)):
@@ -73,6 +79,11 @@ class Sketch:
         return most
 
     @cached_property
+    def halved(self) -> frozenset[int]:
+        """The shards whose backwards may be split in two."""
+        return separable(self.costs.cut(self.cuts).shards)
+
+    @cached_property
     def strategy(self) -> PipelineStrategy:
         """With its order, for modes that keep all on the devices."""
         cuts, places = self.cuts, list[tuple[int, ...]]()
@@ -82,17 +93,16 @@ class Sketch:
         last = len(shards) - 1
         stays = Mode("resident", "device", "saved")
         modes = [stays] * last + [Mode("resident", "device")]
-        halved = separable(shards)
         pipeline = pipeline_on(
             tuple(places),
             shards,
             modes,
-            halved,
+            self.halved,
             self.links,
             devices=self.layout.devices,
             microbatches=self.costs.microbatches,
         )
-        order = whole(NAMED[self.named](pipeline, tuple(places)), last, halved)
+        order = whole(NAMED[self.named](pipeline, tuple(places)), last, self.halved)
         return PipelineStrategy(self.costs, cuts, tuple(modes), order, self.layout, self.named)
 
     @cached_property
@@ -121,8 +131,7 @@ def sketches(
     task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
 ) -> Iterator[Sketch]:
     """All that there are."""
-    apart = separable_ties(task) is not None
-    points = tuple(cut_points(layer_graph(untied(task) if apart else task)))
+    apart, points = _points(task)
     for costs in sizes(task, apart=apart):
         layers = _layers(costs, links)
         for layout in chosen:
@@ -132,7 +141,21 @@ def sketches(
             ends = {n: _stages(costs, layers, layout, n, points) for n in {n for _, n in ways}}
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
-                    yield Sketch(costs, layout, chunks, stages, named, points, pieces, links)
+                    one = Sketch(costs, layout, chunks, stages, named, points, pieces, links)
+                    if one.halved or named != ZERO_BUBBLE:
+                        yield one
+
+
+def most(task: Task) -> tuple[int, int]:
+    """The most stages and microbatches that the task may have."""
+    apart, points = _points(task)
+    return len(points) - 1, max(costs.microbatches for costs in sizes(task, apart=apart))
+
+
+def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
+    """True if tied layers may lie in several shards; where shards may end."""
+    apart = separable_ties(task) is not None
+    return apart, tuple(cut_points(layer_graph(untied(task) if apart else task)))
 
 
 def _pieces(layout: Layout) -> tuple[int, ...]:
@@ -189,11 +212,10 @@ def _stages(
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
-    """Orders, and so many stages of a device that make a difference; where any order will do,
-    devices of uneven layouts have one."""
+    """Orders, and so many stages of a device that make a difference."""
     free = len(names) > 1
     for name in names:
-        several = not free or (layout.even and layout.depth > 1)
+        several = not free or layout.depth > 1
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
-            if chunks > 1 or name != "interleaved" or not free:
+            if name != INTERLEAVED or (chunks > 1 and layout.depth > 1):
                 yield name, chunks

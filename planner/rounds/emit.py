@@ -22,6 +22,7 @@ from planner.shards import (
     TaskCosts,
     backward_us,
     forward_us,
+    pass_bytes,
     pass_us,
     placed,
 )
@@ -236,11 +237,8 @@ class Emitter:
             grad=adds,
         )
         writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
-        graph = mode.activations != "recompute" or kind == "W"
-        transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
-        if kind == "I":
-            transient += max(0, (cost.left_bytes or 0) - cost.saved_bytes)
-        return _Work(visit.each * pass_us(cost, mode, kind), reads, writes, transient)
+        us = visit.each * pass_us(cost, mode, kind)
+        return _Work(us, reads, writes, pass_bytes(cost, mode, kind))
 
     def _note(self, k: int) -> _Work:
         """N: the norms of a shard's gradients, noted in the task's buffer; the first begins it

@@ -67,6 +67,7 @@ def planned_task(strategy: Planned) -> Task:
         norm_bytes=task.norm_bytes,
         evaluation=task.evaluation,
         cut=task.cut,
+        parts=task.parts,
         shards=tuple(
             _shard(shard, mode, halved=k in strategy.halved)
             for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))

@@ -3,7 +3,7 @@
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
 from planner.search.packed import Judging, Packed, Part
-from planner.search.searches import Searches, Ways, baselines
+from planner.search.searches import Searches, Ways, baselines, compared
 from planner.search.shapes import shapes_of
 from planner.search.shares import short_host, short_with_disk, without_disk
 from planner.search.sums import adding_alike
@@ -21,6 +21,7 @@ __all__ = [
     "Wide",
     "adding_alike",
     "baselines",
+    "compared",
     "descend",
     "shapes_of",
     "short_host",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
 from planner.inputs import Problem
-from planner.shards import Strategy, TaskCosts
+from planner.shards import Strategy, TaskCosts, stays_whole
 from profiles.schema import Task
 from profiles.units import show_bytes
 
@@ -108,8 +108,8 @@ def short_device(
         f"{task.name}: needs {_size(needs)} on its device but the device offers {_size(offered)}; "
         f"the largest shard begins at layer {largest.first} ({name}) with "
         f"{show_bytes(largest.param_bytes)} of parameters and "
-        f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
-        f"--device-memory that would do{beside}: {needs}",
+        f"{show_bytes(largest.backward_transient_bytes)} of transients{stays_whole(task)}; "
+        f"smallest --device-memory that would do{beside}: {needs}",
         needs,
     )
 

@@ -216,7 +216,7 @@ def _shares(pool: Pool, times: Floats) -> Floats:
     for kind, own in enumerate(scaled.tolist()):
         for column, time in zip(added, own, strict=True):
             rows.append(Constraint([(1.0, column), (-time, 2 + kind)], -np.inf, 0.0))
-    program = Linear(2 + kinds + many, rows, [1])
+    program = Linear(2 + kinds + many, rows, {1: 1.0})
     program.bound_columns({1: (-np.inf, np.inf)})
     _, values = program.solve([], seconds=60, seed=0)
     found = np.array(values[2 : 2 + kinds] or np.ones(kinds))

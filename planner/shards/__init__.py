@@ -1,7 +1,7 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
 from planner.shards.copy_windows import Clock
-from planner.shards.costs import TaskCosts, castable, shape_of, sizes
+from planner.shards.costs import TaskCosts, castable, shape_of, sizes, stays_whole
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.shards.modes import (
     HELD,
@@ -13,6 +13,7 @@ from planner.shards.modes import (
     backward_us,
     forward_us,
     holdings,
+    pass_bytes,
     pass_us,
     possible,
     settled,
@@ -53,6 +54,7 @@ __all__ = [
     "ladder",
     "layer_graph",
     "pack",
+    "pass_bytes",
     "pass_us",
     "placed",
     "possible",
@@ -62,5 +64,6 @@ __all__ = [
     "shape_of",
     "sizes",
     "slots_of",
+    "stays_whole",
     "untied",
 ]

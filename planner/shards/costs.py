@@ -10,6 +10,10 @@ transients        forward: the largest layer peak plus the input it is given ins
                   the gradient of its output; forward with a graph: the same
                   backward alone, and either half when packed: the largest layer peak plus the
                   boundary inside the shard that it was given, or whose gradient it is given
+                  first part of a backward: while layer l runs, what earlier layers saved, its own
+                  peak, the gradient of its output, and of later layers what they saved, since
+                  their graphs stay, and the gradients kept; with a graph: as backward alone, and
+                  all gradients kept
                   update: what it takes, and one layer's state, which the first one makes anew
                   norms of gradients: the most that any layer's take
                   with tied weights: gradients of those until all are there
@@ -110,11 +114,15 @@ class TaskCosts:
 
     @cached_property
     def plannable(self) -> bool:
-        """True if every layer draws as often each time, or there is but one microbatch.
+        """True if every layer draws as often each time and a batch need not stay whole, or there is
+        but one microbatch.
 
         Otherwise microbatches cannot run shard-major with the random numbers of the plain loop.
         """
-        return self.microbatches == 1 or all(cost.rng_draws is not None for cost in self.costs)
+        if self.microbatches == 1:
+            return True
+        known = all(cost.rng_draws is not None for cost in self.costs)
+        return known and not self.task.parts.together
 
     @cached_property
     def sums(self) -> dict[str, Array]:
@@ -146,6 +154,7 @@ class TaskCosts:
             "input": [_us(cost.backward_input) for cost in costs],
             "weight": [_us(cost.backward_weight) for cost in costs],
             "left": [cost.left_bytes or 0 for cost in costs],
+            "kept_grad_bytes": [cost.kept_grad_bytes or 0 for cost in costs],
             "way": [*way],
             "least": [*least],
         }
@@ -159,12 +168,16 @@ class TaskCosts:
         out = np.array([c.out_bytes for c in costs], np.int64)
         forward = np.array([c.forward_peak_bytes for c in costs], np.int64)
         given = np.array([c.in_bytes for c in costs], np.int64)
+        first = np.array([c.input_peak_bytes or 0 for c in costs], np.int64)
+        first += saved - self.sums["saved"][1:] - self.sums["kept_grad_bytes"][1:]
         return {
             "forward": forward,
             "forward_inner": forward + given,
             "backward": saved + backward,
             "backward_inner": saved + backward + out,
             "graph": backward + np.maximum(out, given),
+            "input": first,  # less what all layers up to it save and keep
+            "input_inner": first + out,
         }
 
     def cut(self, points: Sequence[int]) -> MicrobatchCost:
@@ -179,10 +192,17 @@ class TaskCosts:
 
     def backward_transient(self, first: int, end: int) -> int:
         """Peak beside the slab while the shard recomputes and runs backward."""
-        peaks, base = self.peaks, int(self.sums["saved"][first])
-        last = int(peaks["backward"][end - 1])
-        inner = int(peaks["backward_inner"][first : end - 1].max(initial=0))
-        return max(last, inner) - base + self.total("tied", first, end)
+        return self._most("backward", first, end) - int(self.sums["saved"][first])
+
+    def input_transient(self, first: int, end: int) -> int:
+        """The same where only the first part of a backward runs."""
+        stays = int(self.sums["saved"][end] + self.sums["kept_grad_bytes"][end])
+        return self._most("input", first, end) + stays - int(self.sums["saved"][first])
+
+    def _most(self, what: str, first: int, end: int) -> int:
+        """The largest of the layers' peaks, with the gradients of tied parameters."""
+        inner, last = self.peaks[f"{what}_inner"][first : end - 1], self.peaks[what][end - 1]
+        return int(inner.max(initial=last)) + self.total("tied", first, end)
 
     def forward_transient(self, first: int, end: int) -> int:
         peaks = self.peaks
@@ -200,7 +220,8 @@ class TaskCosts:
         known = all(cost.rng_draws is not None for cost in costs)
         packed = all(cost.offload_bytes is not None for cost in costs)
         timed = all(cost.pack_backward is not None for cost in costs)
-        splits = all(cost.left_bytes is not None for cost in costs)
+        parts = [(cost.left_bytes, cost.input_peak_bytes) for cost in costs]
+        splits = all(None not in part for part in parts)
         fields = [name for name in self.sums if name.endswith(("_bytes", "_us"))]
         sums = {name: self.total(name, first, end) for name in fields}
         param, masters = sums["param_bytes"], sums["state_bytes"]
@@ -226,6 +247,7 @@ class TaskCosts:
             input_us=self.total("input", first, end) if splits else None,
             weight_us=self.total("weight", first, end) if splits else None,
             left_bytes=align(self.total("left", first, end)) if splits else None,
+            input_transient_bytes=self.input_transient(first, end) if splits else 0,
             **sums,
         )
 
@@ -252,7 +274,17 @@ def shape_of(task: Task) -> object:
     bytes_ = task.tie_bytes, task.norm_bytes, task.precision
     judged = task.evaluation, task.evaluation_lengths
     steps = task.lengths and (task.lengths, task.steps, judged)
-    return task.batch, task.batches, task.ties, *bytes_, task.layers, steps
+    return task.batch, task.batches, task.ties, *bytes_, task.layers, steps, task.parts
+
+
+def stays_whole(task: Task) -> str:
+    """Words behind those that there is no plan for a task, where its batch stays whole."""
+    if not task.parts.together:
+        return ""
+    return (
+        f"; its batch of {task.batch} stays whole ({task.parts.why}), unless --microbatch N, which "
+        "changes what is trained, cuts it"
+    )
 
 
 def castable(task: Task, links: "Links") -> bool:
@@ -267,6 +299,8 @@ def sizes(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCo
     """Costs at every measured microbatch size that can be planned, the largest first."""
     found = [TaskCosts(task, cost.microbatch, apart, cast) for cost in task.batches[::-1]]
     planned = [costs for costs in found if costs.plannable]
+    if not planned and task.parts.together:
+        raise Infeasible(f"{task.name}: its whole batch was not measured{stays_whole(task)}")
     if not planned:
         raise Infeasible(
             f"{task.name}: its layers draw a varying number of random numbers, so it needs the "

@@ -88,6 +88,13 @@ def pass_us(shard: ShardCost, mode: Mode, kind: str) -> int:
     return whole - shard.graph_backward_us + (shard.input_us or 0)
 
 
+def pass_bytes(shard: ShardCost, mode: Mode, kind: str) -> int:
+    """Transient bytes of one microbatch of a backward, B, or of its parts, I and W."""
+    if mode.activations == "recompute" and kind != "W":
+        return shard.input_transient_bytes if kind == "I" else shard.backward_transient_bytes
+    return shard.graph_transient_bytes + (shard.kept_grad_bytes if kind == "I" else 0)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a shard is: the first, the last, in a block whose microbatches go one by one."""

@@ -41,6 +41,8 @@ class ShardCost:
     input_us: int | None = None  # of I, on a graph that is there; None: it cannot be split
     weight_us: int | None = None  # of W
     left_bytes: int | None = None  # alive from I to W
+    kept_grad_bytes: int = 0  # of them
+    input_transient_bytes: int = 0  # of I that runs its forward again
 
     @property
     def param_out_bytes(self) -> int:

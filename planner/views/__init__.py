@@ -2,6 +2,7 @@
 
 from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare, table, to_json
+from planner.views.differences import describe_differences, differences, reasons
 from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
 from planner.views.jitter_table import describe_jitter, jitter_json
 from planner.views.layout import (
@@ -18,7 +19,7 @@ from planner.views.lengths import Counts, Shape, classes, describe_lengths, shap
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.step_table import describe_steps, steps_json
-from planner.views.summary import summary
+from planner.views.summary import step_words, summary
 
 __all__ = [
     "PASSES",
@@ -32,10 +33,12 @@ __all__ = [
     "compare",
     "describe",
     "describe_alternatives",
+    "describe_differences",
     "describe_jitter",
     "describe_lengths",
     "describe_moment",
     "describe_steps",
+    "differences",
     "focus",
     "jitter_json",
     "known_task",
@@ -44,11 +47,13 @@ __all__ = [
     "on_devices",
     "ranges",
     "ranked",
+    "reasons",
     "receiver",
     "shape_of",
     "shards_on",
     "spaces",
     "stages",
+    "step_words",
     "steps_json",
     "summary",
     "table",

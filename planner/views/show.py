@@ -7,7 +7,13 @@ from textwrap import wrap
 from planner.views.focus import in_ranges, on_devices
 from planner.views.layout import bubble, layout_words, ranges, shards_on, stages
 from planner.views.stalls import diagnosis
-from planner.views.summary import host_bytes, mean_completion_us, traffic, waited_us
+from planner.views.summary import (
+    host_bytes,
+    mean_completion_us,
+    step_words,
+    traffic,
+    waited_us,
+)
 from plans.order import node_count, store_bytes
 from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
 from plans.timing import kind_rounds, kinds_of, rank, round_compute_us, round_exposed_us
@@ -140,7 +146,8 @@ def _task(task: Task) -> list[str]:
     """A task, and its shards with neighbours that differ only in their layers taken together."""
     lines = [
         f"  {task.name}: steps {task.steps}, batch {task.batch}{_microbatches(task)}, "
-        f"{task.workload.ref}{_numbers(task)}"
+        f"{task.workload.ref}{_numbers(task)}",
+        *([] if task.lengths else [f"    a step: {step_words(task)}"]),
     ]
     runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
     for run in runs[:_MOST_RUNS]:

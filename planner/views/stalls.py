@@ -11,10 +11,10 @@ compute op before it: whatever ran at a moment of that wait is what compute wait
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from plans.schema import Op, Plan, Program, Task, parse_id
+from plans.schema import Op, Plan, Program, Shard, parse_id
 from plans.timing import rank
 from profiles.units import show_us
 
@@ -118,6 +118,24 @@ def _blamed(op: Op, since: int, waits: Waits, period: int) -> Iterator[tuple[Op 
             upper = start
 
 
+_COMPUTED = {"F": "forwards", "B": "backwards", "I": "backwards", "W": "backwards"}
+_COMPUTED |= {"U": "updates on the device"}
+
+
+def parts_of_round(program: Program, shards: Mapping[str, Sequence[Shard]]) -> dict[str, int]:
+    """µs of a round by what a device computes or waits for, on average of the program's devices.
+    shards: of each task."""
+    parts: Counter[str] = Counter()
+    for op in program.round:
+        if op.stream.endswith(".compute"):
+            again = _recomputed(op.id, shards)
+            part = _COMPUTED.get(parse_id(op.id).kind, "copies within the device")
+            parts["forwards computed again" if again else part] += op.end_us - op.start_us
+    for stall in _told(_found(program, *range(program.devices))):
+        parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
+    return {part: us // program.devices for part, us in parts.items()}
+
+
 def _load(queue: list[Op]) -> int:
     return sum(op.end_us - op.start_us for op in queue)
 
@@ -135,17 +153,17 @@ def diagnosis(plan: Plan) -> list[str]:
     """Lines; none for a plan near its bound."""
     if plan.prediction.gap_ppm < LARGE_GAP_PPM:
         return []
-    tasks = {task.name: task for task in plan.tasks}
+    shards = {task.name: task.shards for task in plan.tasks}
     lines = [
         f"  {program.name}: {line}"
         for program in plan.programs
         if not program.evaluates
-        for line in _program(program, tasks)
+        for line in _program(program, shards)
     ]
     return [*lines, _SWEEP]
 
 
-def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
+def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterator[str]:
     """The longest waits and what is computed twice, as means over the program's devices."""
     count = program.devices
     whole = max(1, program.period_us) * count
@@ -157,7 +175,7 @@ def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
                 f"in {stall.part}, compute waits{where} {show_us(stall.us // count)} "
                 f"({stall.us / whole:.1%} of a round) for {_CAUSES[stall.resource]}{most}"
             )
-    twice = sum(op.end_us - op.start_us for op in program.round if _recomputed(op.id, tasks))
+    twice = sum(op.end_us - op.start_us for op in program.round if _recomputed(op.id, shards))
     if twice * 100 >= whole:
         yield (
             f"{show_us(twice // count)} ({twice / whole:.1%} of a round) goes{where} into forwards "
@@ -165,8 +183,8 @@ def _program(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
         )
 
 
-def _recomputed(op_id: str, tasks: dict[str, Task]) -> bool:
+def _recomputed(op_id: str, shards: Mapping[str, Sequence[Shard]]) -> bool:
     name = parse_id(op_id)
-    if name.kind != "F" or name.task not in tasks:
+    if name.kind != "F" or name.item != "s" or name.task not in shards:
         return False
-    return tasks[name.task].shards[name.number].activations == "recompute"
+    return shards[name.task][name.number].activations == "recompute"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
 from plans.order import kept_bytes, store_bytes, waits_for
-from plans.schema import Buffer, Plan, Program, parse_id
+from plans.schema import Buffer, Plan, Program, Task, parse_id
 from plans.timing import kind_rounds, kinds_of, step_us, union
 
 
@@ -16,7 +16,7 @@ def summary(plan: Plan) -> dict[str, Any]:
 
     period_us: of a step once the run is steady, the mean one where they differ (`step_us`).
     kinds: of programs with several kinds of rounds, the tokens of each kind's microbatches, its
-    period and all its rounds.
+    period and all its rounds. steps: what a step of each task is, in words.
     """
     prediction = plan.prediction
     periods = {program.name: program.period_us for program in plan.programs}
@@ -47,6 +47,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,
+        "steps": {task.name: step_words(task) for task in plan.tasks if not task.lengths},
         "layouts": {
             program.name: {task: _layout(program, task) for task in program.tasks}
             | {"bubble": bubble(program)}
@@ -60,6 +61,21 @@ def _layout(program: Program, task: str) -> dict[str, Any]:
     """Where a program on several devices, by their numbers in it, runs the shards of a task."""
     found = stages(program, task)
     return {"layout": layout(found), "stages": [stage._asdict() for stage in found]}
+
+
+def step_words(task: Task) -> str:
+    """What a step is to one of a plain loop over whole batches."""
+    parts, why = task.parts, f" ({task.parts.why})" * bool(task.parts.why)
+    if task.microbatches == 1:
+        return f"the whole batch of {task.batch}{why * parts.together}"
+    cut = f"{task.microbatches} microbatches of {task.microbatch}"
+    if parts.kind == "whole":
+        what = "statistics" if "Norm" in parts.why else "loss"
+        return f"{cut}, {what} of each microbatch alone{why}, as asked"
+    if parts.kind == "additive" and parts.why:
+        return f"{cut}, not compared with the whole batch{why}"
+    weighted = f", weighted by {parts.why}" if parts.kind == "weighted" else ""
+    return f"{cut}, gradients as of the whole batch{weighted}"
 
 
 def mean_completion_us(plan: Plan) -> int:

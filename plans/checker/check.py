@@ -248,6 +248,11 @@ def _whole(task: Task) -> Iterator[str]:
             yield (
                 f"{name}: rng_draws is unknown, which allows 1 microbatch, not {task.microbatches}"
             )
+    if task.parts.together and task.microbatches > 1:
+        yield (
+            f"{task.name}: its batch stays whole ({task.parts.why}), which allows 1 microbatch, "
+            f"not {task.microbatches}"
+        )
     total = task.microbatch * task.microbatches
     if total != task.batch and not task.lengths:
         yield (
@@ -269,3 +274,5 @@ def _steps(plan: Plan) -> Iterator[str]:
                 f"{task.name}: all segments together train {rounds[task.name]} steps, "
                 f"expected {task.steps}"
             )
+        elif not task.steps:
+            yield f"{task.name}: has 0 steps, expected 1 at least; leave it out"

@@ -144,6 +144,9 @@ def test_prove_says_what_is_broken() -> None:
     with pytest.raises(plans.InvalidPlan, match="breaks 1 rule") as caught:
         plans.prove(msgspec.structs.replace(plan, tasks=_longer(plan)))
     assert caught.value.violations == ["a: all segments together train 4 steps, expected 5"]
+    nothing = msgspec.structs.replace(plan.tasks[0], name="b", steps=0)
+    found = plans.violations(msgspec.structs.replace(plan, tasks=(*plan.tasks, nothing)))
+    assert "b: has 0 steps, expected 1 at least; leave it out" in found
 
 
 def _longer(plan: plans.Plan) -> tuple[object, ...]:

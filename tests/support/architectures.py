@@ -46,6 +46,11 @@ def masked_tokens(step: int) -> Inputs:
     }
 
 
+def counted(batch: Inputs) -> Tensor:
+    """The number of places that count."""
+    return (batch["labels"] != -100).sum()
+
+
 def pairs(step: int) -> Inputs:
     """A row of tokens and a shorter one that it should become."""
     generator = _generator(step)
@@ -419,18 +424,85 @@ _PLAIN: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, T
 
 NAMES = (*_HUGGING_FACE, "lora", *_PLAIN)
 
+_SMALL = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 4 * WIDTH,
+    "max_position_embeddings": 32,
+    "vocab_size": VOCABULARY,
+}
+_MORE = {
+    "bloom": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 4, "n_head": 2} | _ENDS,
+        tokens,
+    ),
+    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _SMALL | _ENDS, tokens),
+    "phi": ("PhiForCausalLM", "PhiConfig", _SMALL | _ENDS, tokens),
+    "mistral": ("MistralForCausalLM", "MistralConfig", _DECODER, tokens),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", _SMALL | {"pad_token_id": 0}, masked_tokens),
+    "electra": (
+        "ElectraForMaskedLM",
+        "ElectraConfig",
+        _SMALL | {"embedding_size": WIDTH, "pad_token_id": 0},
+        masked_tokens,
+    ),
+}
+
+
+class _Doubled(torch.autograd.Function):
+    """Somebody's own function, which might do anything with the gradients that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * grads[0]
+
+
+class OneOdd(nn.Module):
+    """Blocks of two kinds, of which one has a function of its own or a hook of torch's old kind."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+            for _ in range(6)
+        )
+        self.odd, self.head = odd, nn.Linear(WIDTH, CLASSES)
+        if odd == "hook":
+            self.blocks[4].register_backward_hook(lambda module, given, gives: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for n, block in enumerate(self.blocks):
+            x = x + block(_Doubled.apply(x) if self.odd == "function" and n == 4 else x)
+        y: Tensor = self.head(x.mean(1))
+        return y
+
+
+_ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, Tensor]]]] = {
+    "one-function": (partial(OneOdd, "function"), series),
+    "one-hook": (partial(OneOdd, "hook"), series),
+}
+
+EVERY = (*NAMES, *_MORE, *_ODD)
+
 
 def architecture(name: str, steps: int = 3) -> Task:
-    """The task of that name: `NAMES` has them all."""
+    """The task of that name: one of `NAMES`, or more of `EVERY`."""
     make: Callable[[], nn.Module]
     data: Callable[[int], Any]
     if name == "lora":
         make, data, loss = _adapted, tokens, None
-    elif name in _HUGGING_FACE:
-        model, config, options, data = _HUGGING_FACE[name]
+    elif name in (known := _HUGGING_FACE | _MORE):
+        model, config, options, data = known[name]
         make, loss = partial(_from_transformers, model, config, options), None
     else:
-        make, data = _PLAIN[name]
+        make, data = (_PLAIN | _ODD)[name]
         loss = F.cross_entropy
     return Task(
         name=name,
@@ -440,4 +512,5 @@ def architecture(name: str, steps: int = 3) -> Task:
         optimizer=partial(AdamW, lr=1e-3, fused=True),
         steps=steps,
         seed=11,
+        weight=counted if data is masked_tokens else None,
     )

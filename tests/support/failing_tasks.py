@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,8 @@ class Odd(nn.Module):
         super().__init__()
         if _fails("build"):
             raise ValueError("no such weights")
+        if _fails("late"):
+            time.sleep(0.7)
         self.layer = nn.Linear(WIDTH, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,31 +56,27 @@ def _odd_batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
     return inputs, targets / (step < 25)
 
 
+def _task(name: str, data: Callable[[int], Any], steps: int = STEPS, **more: Any) -> Task:
+    given = {"loss": F.mse_loss, "optimizer": partial(AdamW, lr=1e-2)} | more
+    return Task(name=name, model=_model, data=data, steps=steps, **given)
+
+
 def several() -> list[Task]:
     """Three, of which the second one is to be dropped."""
-    return [
-        Task(
-            name=name,
-            model=_model,
-            data=partial(data, seed),
-            loss=F.mse_loss,
-            optimizer=partial(AdamW, lr=1e-2),
-            steps=STEPS,
-        )
-        for seed, (name, data) in enumerate((("a", _batch), ("b", _odd_batch), ("c", _batch)))
-    ]
+    named = zip("abc", (_batch, _odd_batch, _batch), strict=True)
+    return [_task(name, partial(data, seed)) for seed, (name, data) in enumerate(named)]
+
+
+def _judged(name: str, steps: int = STEPS) -> Task:
+    evaluation = Evaluation(every=20, data=partial(_batch, 2), batches=1)
+    return _task(name, partial(_batch, 1), steps, evaluate=evaluation)
 
 
 def tasks() -> list[Task]:
     """One that is evaluated."""
-    return [
-        Task(
-            name="t",
-            model=_model,
-            data=partial(_batch, 1),
-            loss=F.mse_loss,
-            optimizer=partial(AdamW, lr=1e-2),
-            steps=STEPS,
-            evaluate=Evaluation(every=20, data=partial(_batch, 2), batches=1),
-        )
-    ]
+    return [_judged("t")]
+
+
+def two() -> list[Task]:
+    """One is over before the other."""
+    return [_judged("t", 20), _task("u", partial(_batch, 3), 40)]

@@ -7,11 +7,13 @@ out as files: `codes.ATTEMPT.RANK`."""
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from executor.cli import main
+from executor.distributed import launch
 from executor.records import checkpoint
 
 RANK, ATTEMPT = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -23,11 +25,18 @@ def full(self: checkpoint._Sink, data: Any) -> int:
     raise self.error
 
 
+def stopped() -> None:
+    """Stop for good where a process would end."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 if __name__ == "__main__":
     start, codes, write = Path.cwd(), [], checkpoint._Sink.write
     for one in map(json.loads, sys.argv[1:]):
         os.environ["FAILS"] = one.get("fails", "")
         checkpoint._Sink.write = full if one.get("fails") == f"disk {RANK}" else write  # type: ignore[method-assign]
+        if one.get("fails") == f"end {RANK}" and ATTEMPT == "0":
+            launch._disconnect = stopped
         os.chdir(start / one.get("folder", ".").format(rank=RANK))
         codes.append(main([part.format(rank=RANK) for part in one["call"]]))
         print(flush=True)

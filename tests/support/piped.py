@@ -54,6 +54,8 @@ def _halved(cost: LayerCost) -> LayerCost:
         backward_input=synthetic.time_us(us * 3 // 5),
         backward_weight=synthetic.time_us(us // 4),
         left_bytes=cost.saved_bytes // 2,
+        kept_grad_bytes=cost.saved_bytes // 4,
+        input_peak_bytes=cost.backward_peak_bytes + cost.saved_bytes // 4,
     )
 
 

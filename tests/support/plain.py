@@ -1,6 +1,7 @@
 """The oracle: an ordinary PyTorch training loop, independent of the executor."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -37,8 +38,9 @@ def train(
     threads: int = 1,
     shares: Shares | None = None,
 ) -> Plain:
-    """Train `task` whole, each step in `microbatches` equal slices of the batch. Without `shares`
-    gradients are added up by autograd, microbatch after microbatch."""
+    """Train `task` whole, each step in `microbatches` equal slices of the batch, by their weights
+    where the task says them. Without `shares` gradients are added up by autograd, microbatch after
+    microbatch."""
     count = microbatches if callable(microbatches) else lambda step: microbatches
     with _threads(threads):
         torch.manual_seed(task.seed)
@@ -94,9 +96,8 @@ class Loop:
     def step(self, step: int, microbatches: int) -> float:
         given, total = self._given(self.task.data(step)), 0.0
         found: list[dict[str, Tensor | None]] = []  # gradients of each microbatch
-        for m in range(microbatches):
-            piece = tree_map(partial(_piece, m, microbatches), given)
-            total += self.add(piece, microbatches)
+        for piece, divisor in self._pieces(given, microbatches):
+            total += self.add(piece, divisor)
             if self.shares is not None:
                 found.append({name: p.grad for name, p in self.model.named_parameters()})
                 self.model.zero_grad()
@@ -109,21 +110,34 @@ class Loop:
         """Add up the gradients of a piece of a step; its part of the loss."""
         with self._autocast():
             loss = self._loss(piece) / divisor
+        if divisor == math.inf:  # draws random numbers, and that is all
+            return 0.0
         torch.autograd.backward(self.scaler.scale(loss))
         return float(loss.detach())
 
     def evaluate(self, evaluation: Evaluation, microbatches: int) -> float:
         self.model.eval()
-        losses = []
-        for number in range(evaluation.batches):
-            given, total = self._given(evaluation.data(number)), 0.0
-            for m in range(microbatches):
-                piece = tree_map(partial(_piece, m, microbatches), given)
+        every = [self._given(evaluation.data(number)) for number in range(evaluation.batches)]
+        weights = [self.task.weight(given) if self.task.weight else 1 for given in every]
+        losses, mean = [], sum(weights) / len(every)
+        for given, weight in zip(every, weights, strict=True):
+            total = 0.0
+            for piece, divisor in self._pieces(given, microbatches):
                 with torch.no_grad(), self._autocast():
-                    total += float(self._loss(piece) / microbatches)
-            losses.append(total)
+                    total += float(self._loss(piece) / divisor) if divisor < math.inf else 0.0
+            losses.append(total * (weight / mean))
         self.model.train()
         return sum(losses) / len(losses)
+
+    def _pieces(self, given: Any, microbatches: int) -> list[tuple[Any, float]]:
+        """Microbatches, each with the divisor of its loss."""
+        pieces = [tree_map(partial(_piece, m, microbatches), given) for m in range(microbatches)]
+        if self.task.weight is None:
+            return [(piece, microbatches) for piece in pieces]
+        weights = [self.task.weight(piece) for piece in pieces]
+        return [
+            (p, sum(weights) / w if w else math.inf) for p, w in zip(pieces, weights, strict=True)
+        ]
 
     def _given(self, given: Any) -> Any:
         if self.task.precision != "bf16":

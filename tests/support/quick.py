@@ -14,6 +14,7 @@ from executor.profiling import task as task_profiler
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
+from planner.inputs import only_microbatch
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -29,14 +30,23 @@ def quickly() -> Iterator[None]:
         yield
 
 
-def measured(task: Task, microbatches: int) -> Profile:
-    """The task's profile, in this many microbatches only, with the same time for everything."""
+def measured(task: Task, microbatches: int | None) -> Profile:
+    """The task's profile, with the same time for everything: in this many microbatches only, as if
+    they had been asked for, or in those of every size."""
+    sizes = task_profiler.microbatch_sizes
     with (
         mock.patch.object(profiler, "load", return_value=([task], {task.name: ""})),
-        mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // microbatches]),
+        mock.patch.object(
+            task_profiler,
+            "microbatch_sizes",
+            lambda batch: [batch // microbatches] if microbatches else sizes(batch),
+        ),
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
-        return steady(profile(f"tests:{task.name}", options))
+        made = steady(profile(f"tests:{task.name}", options))
+    if microbatches is None or task.lengths is not None:
+        return made
+    return only_microbatch(made, made.tasks[0].batches[0].microbatch)
 
 
 def built(made: Profile, device_bytes: int) -> Plan:

@@ -217,7 +217,7 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation(
     monkeypatch.chdir(tmp_path)
     plan = built("long")
     judged = replace(long()[0], evaluate=Evaluation(EVERY, interrupting, BATCHES))
-    with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; to go on, planner build"):
+    with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; to go on: python -m"):
         run(plan, [judged, long()[1]], Options(log=Path("cut.jsonl"), checkpoints=Path("cut")))
     assert vals("cut.jsonl") == {}
     rule = ("--stop", "plain:loss>0@1", "--stop", "judged:val_loss>0@4")

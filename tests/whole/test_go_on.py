@@ -240,29 +240,38 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(
-    ("kind", "step"),
+    ("kind", "step", "folder"),
     [
-        (signal.SIGTERM, 1),
-        (signal.SIGINT, 3),
-        (signal.SIGHUP, 5),
-        (signal.SIGTERM, 6),
-        (signal.SIGINT, 9),
+        (signal.SIGTERM, 1, "kept"),
+        (signal.SIGINT, 3, ""),
+        (signal.SIGHUP, 5, "kept"),
+        (signal.SIGTERM, 6, "kept"),
+        (signal.SIGINT, 9, ""),
     ],
 )
 def test_an_interrupted_run_goes_on(
     kind: signal.Signals,
     step: int,
+    folder: str,
     two: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A signal in the middle of a segment ends it behind a whole round of each task: what is
-    kept there goes on with the bits of a plain loop, and each evaluation is there once."""
+    kept there goes on with the bits of a plain loop, and each evaluation is there once. Without
+    --checkpoints it is kept beside the log."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRESS", f"{kind}@{step}")
-    run = ("run", two / "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
-    text = "planner build --from first.jsonl and run --resume kept --checkpoints kept"
-    refused(executor_cli(*run), 128 + kind, text)
+    kept, where = folder or "first.checkpoints", ("--checkpoints", folder) if folder else ()
+    run = ("run", two / "first.json", "-o", "first.jsonl", *where)
+    said = executor_cli(*run)
+    told = f"{kind.name}: tasks end their rounds and are kept in {kept}; a second one ends the run"
+    assert said.err.splitlines()[0].startswith(told)
+    again = "python -m planner build PROFILE --from first.jsonl -o rest.json && python -m executor"
+    again += f" run rest.json --resume {' '.join((kept, *where))}"
+    last = f"error: interrupted by {kind.name}; to go on: {again}"
+    assert (said.code, said.err.splitlines()[-1]) == (128 + kind, last)
+    refused(executor_cli(*run), 2, f"error: {kept} holds ")
     first = runlog.load("first.jsonl")
     assert first.end
     assert (first.end.status, kind.name in first.end.error) == ("interrupted", True)
@@ -272,7 +281,7 @@ def test_an_interrupted_run_goes_on(
     rest = plans.load("rest.json").tasks
     done = {task.name: task.done for task in rest}
     assert step - 2 <= done["kept"] <= step + 2
-    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", "kept", "--save", "."))
+    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", kept, "--save", "."))
     logs = [first, runlog.load("r.jsonl")]
     evaluated = [line.step for log in logs for line in log.evaluations]
     assert evaluated == [6, 12]
@@ -287,7 +296,7 @@ def test_an_interrupted_run_goes_on(
             line.step: line.loss for log in logs for line in log.steps if line.task == task.name
         }
         assert [losses[step] for step in range(12)] == plain.losses
-        files = [Path(f"{task.name}.pt"), Path(f"kept/{task.name}-12.pt")]
+        files = [Path(f"{task.name}.pt"), Path(f"{kept}/{task.name}-12.pt")]
         saved = torch.load(next(file for file in files if file.exists()))
         for name, value in plain.params.items():
             assert torch.equal(saved["model"][name], value), name

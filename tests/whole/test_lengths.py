@@ -57,6 +57,7 @@ def halved(plan: Plan) -> Plan:
     return made
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_run_that_is_planned_anew_has_the_bits_of_a_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_task_that_fails_leaves_the_others_their_bits(
     assert_bits(saved(tmp_path, ["short", "rows"]), plain)
 
 
+@pytest.mark.usefixtures("heard")
 def test_an_interrupted_run_goes_on_with_the_same_bits(
     folder: Path, plain: Saved, tmp_path: Path
 ) -> None:

@@ -54,6 +54,23 @@ def test_options_that_are_named_are_known(readme: Path, capsys: pytest.CaptureFi
     assert unknown == []
 
 
+def test_commands_are_named_as_they_are_typed() -> None:
+    """In READMEs, notebooks and messages."""
+    texts = [*READMES, *ROOT.glob("notebooks/*.ipynb")]
+    texts += [path for package in MAINS for path in (ROOT / package).rglob("*.py")]
+    verbs = "build|check|show|compare|run|profile|estimate|sweep|lengths|export"
+    command = re.compile(rf"(?<!-m )(?:`|run |with |: |; )(?:planner|executor) (?:{verbs})\b")
+    named = [(path.name, found) for path in texts for found in command.findall(path.read_text())]
+    assert named == []
+
+
+def test_the_version_is_that_of_the_changelog() -> None:
+    """The latest one there is the package's."""
+    latest = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert latest
+    assert f'version = "{latest[1]}"' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_commands_run_beside_folders_with_names_of_packages(tmp_path: Path) -> None:
     """As in README's examples, which write to profiles/, plans/ and runs/ wherever they start."""
     for name in ("profiles", "plans", "runs"):

@@ -233,10 +233,30 @@ def in_a_row(reentrant: bool, **settings: Any) -> nn.Module:
     )
 
 
+class Scored(nn.Module):
+    """A table that is its head as well; its code may multiply by it before the first block."""
+
+    def __init__(self, early: bool) -> None:
+        super().__init__()
+        self.early, self.table = early, nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.table(x)
+        if self.early:
+            h = F.linear(F.linear(h, self.table.weight), self.table.weight.t())
+        for block in self.blocks:
+            h = F.gelu(block(h))
+        return F.linear(h, self.table.weight).transpose(1, 2)
+
+
 GPT2_OF = {"kind": "GPT2LMHeadModel", **GPT2, **ENDS}
 
 TASKS = {
-    "padded, with a cache": task(partial(hugging, **GPT2_OF), masked_tokens),
+    "padded, with a cache": replace(
+        task(partial(hugging, **GPT2_OF), masked_tokens),
+        weight=lambda batch: (batch["labels"][:, 1:] != -100).sum(),
+    ),
     "a special cache": task(Cached, rows, F.mse_loss),
     "switch": task(partial(hugging, "SwitchTransformersForConditionalGeneration", **SWITCH), pairs),
     "router logits": task(partial(hugging, "Qwen2MoeForCausalLM", **QWEN2_MOE), tokens),
@@ -247,6 +267,9 @@ TASKS = {
     "reentrant": task(partial(checkpointed, True, **GPT2_OF), tokens),
     "its own checkpoints": task(partial(in_a_row, False), rows, F.mse_loss),
     "its own, reentrant": task(partial(in_a_row, True), rows, F.mse_loss),
+    "a tied head, autocast": replace(
+        task(partial(hugging, **GPT2_OF), tokens), precision="bf16-autocast"
+    ),
 }
 
 
@@ -267,6 +290,15 @@ def test_the_bits_of_the_plain_loop(name: str) -> None:
     assert cut is not None
     assert cut.how == ("sequential" if "its own" in name else "modules")
     assert cut.grows is not None
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_weight_is_cut_where_one_layer_casts_it(early: bool) -> None:
+    """Under autocast those that cast a weight share its copy; who takes rows of it does not, also
+    where a piece of the model holds the head beside its table."""
+    made = task(partial(Scored, early), words, F.cross_entropy)
+    profile = measured(replace(made, precision="bf16-autocast"), 1)
+    assert bool(profile.tasks[0].tie_bytes[0]) is not early
 
 
 def test_a_size_that_the_layers_are_not_made_for_is_named(monkeypatch: Any) -> None:

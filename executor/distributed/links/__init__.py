@@ -2,7 +2,7 @@
 their clocks."""
 
 from executor.distributed.links.addresses import grouped
-from executor.distributed.links.clock import Clock, machine_id
+from executor.distributed.links.clock import Clock
 from executor.distributed.links.dialing import connections
 from executor.distributed.links.mesh import Mesh
 from executor.distributed.links.wires import GroupWire, groups, wires
@@ -14,6 +14,5 @@ __all__ = [
     "connections",
     "grouped",
     "groups",
-    "machine_id",
     "wires",
 ]

@@ -10,7 +10,6 @@ half of the whole way off.
 
 import time
 from math import inf
-from pathlib import Path
 
 _DRIFT = 1e-4  # seconds by which two clocks may go apart in a second
 _EVERY_S = 1.0  # between two questions
@@ -40,11 +39,3 @@ class Clock:
         error = (now - asked) / 2
         if error <= self._error + _DRIFT * (now - self._found):
             self.ahead, self._error, self._found = there - (asked + now) / 2, error, now
-
-
-def machine_id() -> str:
-    """The same in processes that have the same clock, and nowhere else."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -27,6 +27,7 @@ from executor.errors import ProcessError, RunError, text_of
 M = TypeVar("M", bound=Message)
 
 _BEAT_S = 1.0  # between two beats, if no shorter silence is too long
+_LOOK_S = 0.005  # between two looks at whether a process is there
 
 Heard = Callable[[int, Message], None]  # a message of a process, the last of which is Gone
 
@@ -34,11 +35,13 @@ Heard = Callable[[int, Message], None]  # a message of a process, the last of wh
 class Mesh:
     """The connections of process `rank` to all others.
 
-    silence_s: what silence is too long. gone: the processes that are, and how that is known."""
+    silence_s: what silence is too long. gone: the processes that are, and how that is known; codes:
+    of those that have said that they end, their exit codes."""
 
     def __init__(self, rank: int, ends: dict[int, Connection], silence_s: float) -> None:
         self.gone: dict[int, str] = {}
-        self._silence_s = silence_s
+        self.codes: dict[int, int] = {}
+        self._rank, self._silence_s = rank, silence_s
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
         self._locks = {other: threading.Lock() for other in ends}
@@ -99,10 +102,27 @@ class Mesh:
             self._changed.wait_for(lambda: self.gone, seconds)
             return next(iter(self.gone.values()), "")
 
-    def part(self, seconds: float) -> None:
-        """Wait until all others are gone, no longer than so."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ends.keys() <= self.gone.keys(), seconds)
+    @property
+    def tells(self) -> bool:
+        """True if this process is the one to say why the run ends: the first of those that are
+        left."""
+        left = {*self._ends, self._rank} - self.gone.keys()
+        return min(left) == self._rank and 0 not in self.codes
+
+    def part(self, seconds: float) -> list[int]:
+        """Wait until all others have ended, no longer than so; those that have not."""
+        deadline = time.monotonic() + seconds
+        while left := [one for one in self._ends if one not in self.gone or self._lives(one)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_S)
+        return left
+
+    def kill(self, other: int) -> None:
+        """End a process at once, if that can be from here."""
+        if self._lives(other):
+            with suppress(OSError):
+                os.kill(self._pids[other], signal.SIGKILL)
 
     def expect(self, rank: int, kind: type[M]) -> M:
         """The next message of a process, which is of this kind; ProcessError where it is Bye."""
@@ -132,6 +152,8 @@ class Mesh:
             if self._closed.is_set():
                 return
             self._latest[other] = time.monotonic()
+            if isinstance(message, Bye):
+                self.codes[other] = message.code
             if isinstance(message, Beat):
                 self._pids[other] = message.pid
                 continue
@@ -160,7 +182,9 @@ class Mesh:
     def _beat(self, others: Collection[int]) -> None:
         """Let these hear that this process is alive, and hear whether they are."""
         beat = self._encoder.encode(Beat(os.getpid()))
-        while not self._closed.wait(min(_BEAT_S, self._silence_s / 4)):
+        pause_s = 0.0
+        while not self._closed.wait(pause_s):
+            pause_s = min(_BEAT_S, self._silence_s / 4)
             for other in set(others) - self.gone.keys():
                 silence = time.monotonic() - self._latest[other]
                 if silence > self._silence_s:
@@ -180,12 +204,17 @@ class Mesh:
             "slow"
         )
         self._hand_on(other, Gone(text))
-        pid = self._pids.get(other, 0)
-        with suppress(OSError, ValueError):
-            if _parent(pid) == os.getppid():
-                os.kill(pid, signal.SIGKILL)
+        self.kill(other)
         with suppress(OSError), _socket(self._ends[other]) as end:
             end.shutdown(socket.SHUT_RDWR)
+
+    def _lives(self, other: int) -> bool:
+        """True if the process is there, of the same torchrun as this one."""
+        try:
+            stat = Path(f"/proc/{self._pids[other]}/stat").read_text().rpartition(")")[2].split()
+        except (KeyError, OSError):
+            return False
+        return stat[0] != "Z" and int(stat[1]) == os.getppid()
 
 
 def _socket(end: Connection) -> socket.socket:
@@ -195,8 +224,3 @@ def _socket(end: Connection) -> socket.socket:
 
 def _thread(name: str, play: Callable[[], None]) -> None:
     threading.Thread(target=play, daemon=True, name=name).start()
-
-
-def _parent(pid: int) -> int:
-    """The parent of a process of this machine."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -2,7 +2,7 @@
 
 from executor.profiling.tokens.draws import check_draws, check_steady
 from executor.profiling.tokens.linear import bad_fits, check_linear, off
-from executor.profiling.tokens.mixing import mixes
+from executor.profiling.tokens.mixing import TO_PACK, mixes
 from executor.profiling.tokens.sequences import (
     check_asked,
     check_evaluation,
@@ -13,6 +13,7 @@ from executor.profiling.tokens.sequences import (
 from executor.profiling.tokens.summing import check_sums
 
 __all__ = [
+    "TO_PACK",
     "bad_fits",
     "check_asked",
     "check_draws",

@@ -1,75 +1,152 @@
-"""Finds out if sequences of one microbatch see each other: two are packed, and one is changed."""
+"""Finds out if sequences of one microbatch see each other: some are packed, and each runs alone.
 
-from collections.abc import Sequence
+So that both can be compared, the model runs without chance, and without parameters that are all 0.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from executor.cutting import isolated, name_of, through
 from executor.errors import text_of
-from executor.numerics import mapped, tensors_of
+from executor.numerics import OpMode, tensors_of
 from executor.profiling.tokens.sequences import piece
+from executor.profiling.tokens.summing import differ, loss_of
+from executor.shards import Modes
 from executor.workload import Batch, Task, lengths_of, pack, tokens_of
 
-_LENGTHS = (24, 17)
+TO_PACK = (
+    "to pack sequences, take positions as they are given (no torch.arange) and let attention, "
+    "convolutions, recurrent layers and statistics see one of them at a time, in a loop inside of "
+    "one module"
+)
+
+_BEFORE, _BEHIND = 17, 24  # the first is no multiple of a block of tokens
 _ROUNDING = 64  # units in the last place of the largest value
+_CHANCE = {"bernoulli", "exponential", "geometric", "log_normal", "normal", "random", "uniform"}
+_CHANCE |= {f"rand{kind}{like}" for kind in ("", "n", "int") for like in ("", "_like")}
+_DRAWN = 0.5  # instead of a number from anywhere; what may be dropped is kept
 
-Seen = list[list[Tensor]]  # what each layer makes, its numbers of each token
 
-
-def mixes(task: Task, model: nn.Module, layers: Sequence[nn.Module]) -> str:
+def mixes(task: Task, model: nn.Module, layers: Sequence[nn.Module], longest: int) -> str:
     """The reason why no two sequences may share a microbatch, empty where they may: the layer after
-    which one of them is another when the other one changes, or when there is no other one."""
-    longest = int(lengths_of(task).max())
-    places = (0, len(lengths_of(task)) // 2)
-    a, b = (piece(task, min(n, longest), at) for n, at in zip(_LENGTHS, places, strict=True))
-    first, second = slice(None, tokens_of(a)), slice(tokens_of(a), None)
-    changing = "changes by {} when another one of its microbatch does"
-    missing = "is off by {} from what it is without the others of its microbatch"
-    try:
-        both, draws = _run(task, model, layers, [a, b])
-        for words, kept, pieces in (
-            (changing, second, [_other(a), b]),
-            (changing, first, [a, _other(b)]),
-            *([] if draws else [(missing, first, [a]), (missing, second, [b])]),
-        ):
-            seen, _ = _run(task, model, layers, pieces)
-            alone = slice(None) if len(pieces) == 1 else kept
-            for layer, was, now in zip(layers, both, seen, strict=True):
-                pairs = zip(was, now, strict=True)
-                off = max((_off(x[kept], y[alone]) for x, y in pairs), default=0.0)
-                if off:
-                    place = f"layer {layers.index(layer)} ({name_of(layer)})"
-                    return f"{place}: a sequence {words.format(f'{off:.2g} of its size')}"
-    except Exception as error:  # of the user's code, which one sequence alone goes through
-        return f"two sequences in a microbatch: {text_of(error)}"
+    which one of them is another than alone, as the task trains or evaluates.
+
+    longest: the tokens of one that is packed between short ones."""
+    lengths, modes = lengths_of(task), Modes(layers)
+    places = (0, int(lengths.argmax()), len(lengths) // 2)
+    sizes = (min(n, int(lengths.max())) for n in (_BEFORE, longest, _BEHIND))
+    before, long, behind = (piece(task, n, at) for n, at in zip(sizes, places, strict=True))
+    for training in (True, False) if task.evaluate else (True,):
+        modes.train(training)
+        try:
+            with isolated(model), torch.no_grad(), _stirred(layers):
+                for pieces in ([behind, before], [before, long, behind]):
+                    if why := _apart(task, layers, pieces):
+                        return why if training else f"{why}, in eval mode"
+        except Exception as error:  # of the user's code, which one sequence alone goes through
+            return f"two sequences in a microbatch: {text_of(error)}"
+        finally:
+            modes.train(True)
     return ""
 
 
-def _run(
-    task: Task, model: nn.Module, layers: Sequence[nn.Module], pieces: Sequence[Batch]
-) -> tuple[Seen, bool]:
-    """The layers' outputs for a microbatch, always from the same random state; True if they draw
-    random numbers."""
-    inputs = pack(task, pieces).inputs
-    tokens = sum(map(tokens_of, pieces))
-    seen: Seen = []
-    with isolated(model), torch.no_grad():
-        state, value = torch.default_generator.get_state(), inputs
-        for layer in layers:
-            value = through(layer, value, inputs)
-            found = [x for x in tensors_of(value) if x.is_floating_point()]
-            seen.append([x.clone() for x in found if x.dim() and len(x) == tokens])
-        draws = not torch.equal(state, torch.default_generator.get_state())
-    return seen, draws
+def _apart(task: Task, layers: Sequence[nn.Module], pieces: Sequence[Batch]) -> str:
+    """The reason why these pieces are not in one microbatch what each is alone, empty where they
+    are."""
+    batches = [pack(task, pieces), *(pack(task, [one]) for one in pieces)]
+    values, compared = [batch.inputs for batch in batches], False
+    for index, layer in enumerate(layers):
+        with _Undrawn() as drawing:
+            for n, batch in enumerate(batches):
+                with isolated(layer):
+                    values[n] = through(layer, values[n], batch.inputs)
+        place = f"layer {index} ({name_of(layer)})"
+        if drawing.unknown:
+            return f"{place}: a sequence alone draws other numbers, by {drawing.unknown}"
+        found = _differences(values, [tokens_of(one) for one in pieces])
+        if off := max(found, default=0.0):
+            return f"{place}: a sequence is off by {off:.2g} of its size from what it is alone"
+        compared = bool(found)
+    if not compared:
+        whole, *parts = (loss_of(task, *pair) for pair in zip(values, batches, strict=True))
+        if differ(whole, *parts):
+            return f"the loss of sequences is {whole:.6g} in one microbatch, {sum(parts):.6g} alone"
+    return ""
 
 
-def _other(sample: Batch) -> Batch:
-    """A sample of its length that has the first token again and again."""
-    return Batch(mapped(lambda x: x[:1].expand_as(x), sample.inputs), sample.targets)
+class _Undrawn(OpMode):
+    """While active, the same number is drawn for every token, whatever is drawn beside it.
+
+    `unknown`: an operation that drew in another way, empty where none did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown = ""
+
+    def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        state, made = torch.default_generator.get_state(), func(*args, **kwargs)
+        name = func.overloadpacket.__name__.rstrip("_")
+        if name in _CHANCE:
+            for x in tensors_of(made):
+                fixed = _DRAWN if x.is_floating_point() else x.flatten()[:1].clone()
+                x.copy_(torch.as_tensor(1.0 if name == "bernoulli" else fixed))
+        elif not torch.equal(state, torch.default_generator.get_state()):
+            self.unknown = name
+        return made
+
+
+@contextmanager
+def _stirred(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """While active, parameters that are all 0 are not, as they would hide what comes before them:
+    the last product of a block that begins as the identity."""
+    every = {id(p): p.data for layer in layers for p in layer.parameters()}
+    still = [p for p in every.values() if p.numel() and p.is_floating_point() and not p.any()]
+    before, generator = [p.clone() for p in still], torch.Generator().manual_seed(0)
+    try:
+        for p in still:
+            bound = p.shape[-1] ** -0.5 if p.dim() else 1.0
+            p.uniform_(-bound, bound, generator=generator)
+        yield
+    finally:
+        for p, values in zip(still, before, strict=True):
+            p.copy_(values)
+
+
+def _differences(values: Sequence[Any], tokens: Sequence[int]) -> list[float]:
+    """How far each tensor of the first value is off the others', each of which has one sequence, of
+    so many tokens; nothing of tensors that have no dimension for tokens."""
+    every = [[x for x in tensors_of(value) if x.is_floating_point()] for value in values]
+    spans, total = [*pairwise(accumulate(tokens, initial=0))], sum(tokens)
+    return [
+        _off(x.narrow(dim, begin, end - begin), y)
+        for x, *alone in zip(*every, strict=True)
+        for y, (begin, end) in zip(alone, spans, strict=True)
+        if (dim := _rows(x, y, (total, end - begin))) is not None
+    ]
+
+
+def _rows(x: Tensor, y: Tensor, tokens: tuple[int, int]) -> int | None:
+    """The dimension of x and y that is their tokens, of which they have so many; None where there
+    is none, or they differ in others."""
+    if x.dim() != y.dim():
+        return None
+    pairs = [*zip(x.shape, y.shape, strict=True)]
+    unlike = [n for n, (mine, other) in enumerate(pairs) if mine != other]
+    return unlike[0] if len(unlike) == 1 and pairs[unlike[0]] == tokens else None
 
 
 def _off(x: Tensor, y: Tensor) -> float:
     """The largest difference over the largest value; 0 where it is rounding."""
-    size, apart = x.abs().max().item(), (x - y).abs().max().item()
-    return apart / size if apart > _ROUNDING * torch.finfo(x.dtype).eps * size else 0.0
+    unlike = (x != y) & ~(x.isnan() & y.isnan())
+    if not unlike.any():
+        return 0.0
+    size = y.nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+    apart = (x - y)[unlike].abs().nan_to_num(torch.inf).max().item()
+    return 0.0 if apart <= _ROUNDING * torch.finfo(x.dtype).eps * size else apart / (size or 1.0)

@@ -132,6 +132,32 @@ def test_the_log_of_a_failed_run_can_be_read(
     assert f"error: {end.error}" == turns[name][1]
 
 
+def test_a_process_that_is_late_ends_as_the_others_do(folder: Path) -> None:
+    """It builds its model while process 0 finds that the run cannot begin: one line, one code."""
+    turn = {"call": ["run", "plan.json", "--checkpoints", "plan.json"], "fails": "late 1"}
+    said = folder / "said"
+    assert ended(started(torchrun(2, TURNS, json.dumps(turn)), said, folder)) == 1
+    assert re.findall("^error: .*", said.read_text(), re.M) == [
+        "error: plan.json: cannot be made: File exists"
+    ]
+    assert re.findall(r"exitcode +: (\d+)", said.read_text()) == ["2", "2"]
+
+
+def test_a_process_that_stops_last_of_all_is_named_and_the_run_ends_well(folder: Path) -> None:
+    """It has said that it ends, and does not; a start again finds that nothing is left to do, and
+    saves the model."""
+    call = ["run", "plan.json", "-o", "last.jsonl", "--checkpoints", "last", "--save", "lasts"]
+    turn = {"call": [*call, "--stall-seconds", "2"], "fails": "end 1"}
+    said = folder / "said"
+    assert ended(started(torchrun(2, TURNS, json.dumps(turn), restarts=1), said, folder), 40) == 0
+    (error,) = re.findall("^error: .*", said.read_text(), re.M)
+    assert error.startswith("error: all is trained and written, but process 1 has said nothing for")
+    one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "last"))
+    assert len(again.restarts) == 1
+    assert [(s.step, s.loss) for s in one.steps] == [(s.step, s.loss) for s in again.steps]
+    assert same(*(torch.load(folder / name / "t.pt") for name in ("one", "lasts")))
+
+
 class Started:
     """A run that torchrun has started, each step of which takes a while."""
 

@@ -1,5 +1,6 @@
 """Whatever goes from one process to another arrives as it was."""
 
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from executor.distributed.values import (
 from executor.errors import RunError
 from executor.numerics import Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
+from executor.workload import Content, Share
 from plans.schema import OpName
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
@@ -93,13 +95,14 @@ NORMINGS = st.builds(
     st.sampled_from(DTYPES),
     st.none() | st.dictionaries(st.sampled_from(["scale", "growth"]), tensors(), max_size=2),
 )
+SHARES = st.builds(Share, st.sampled_from([1.5, math.inf]), st.sampled_from([0.0, 3.0]))
 FACTS = st.builds(
     Facts,
     st.builds(OpName, st.just("a"), st.sampled_from("sx"), st.just(1), st.just("X"), st.just(2)),
     st.text(max_size=3),
     st.booleans(),
     st.none() | st.frozensets(st.integers(0, 9), max_size=3),
-    st.lists(layouts(), max_size=2).map(tuple),
+    st.none() | st.builds(Content, st.lists(layouts(), max_size=2).map(tuple), SHARES),
     st.none() | st.lists(st.tuples(st.integers(0, 9), SPECS), max_size=2).map(tuple),
     st.none() | NORMINGS,
 )
@@ -158,7 +161,7 @@ def test_a_description_arrives_as_it_was(
 def test_facts_arrive_as_they_were(facts: Facts) -> None:
     """All of them, or those that there are."""
     found = unpack_facts(sent(pack_facts(facts)))
-    for name in ("op", "buffer", "evaluates", "absent", "layouts", "grads"):
+    for name in ("op", "buffer", "evaluates", "absent", "content", "grads"):
         assert getattr(found, name) == getattr(facts, name)
     assert (found.norming is None) == (facts.norming is None)
     if facts.norming and found.norming:

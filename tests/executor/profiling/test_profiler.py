@@ -303,6 +303,8 @@ def test_both_parts_of_a_backward_are_timed(mlp: Profile) -> None:
         assert cost.backward_weight
         assert cost.backward_input.median_us > 0 < cost.backward_weight.median_us
         assert cost.left_bytes
+        assert 0 < (cost.kept_grad_bytes or 0) < cost.left_bytes
+        assert (cost.input_peak_bytes or 0) >= cost.saved_bytes + (cost.kept_grad_bytes or 0)
     assert all((cost.left_bytes or 0) >= cost.out_bytes for costs in rest[:-1] for cost in costs)
 
 

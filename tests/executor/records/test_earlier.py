@@ -1,5 +1,6 @@
 """A run that begins again goes on from its checkpoints, and in its log."""
 
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from executor.records import earlier
 from plans import runlog
 from plans.runlog import RunLog
 
-SHA = "0" * 64
+SHA, OWN = "0" * 64, "here 7 1"
 
 
 def _ops(log: RunLog) -> Counter[tuple[int, str, int]]:
@@ -33,10 +34,10 @@ def test_it_goes_on_in_the_middle_of_segments(on: str, step: int, tmp_path: Path
     plan = fit(handmade.gang(), tasks)
     whole, log, kept = tmp_path / "whole.jsonl", tmp_path / "x.jsonl", tmp_path / "kept"
     run(plan, tasks, Options(log=whole))
-    options = Options(log=log, checkpoints=kept, plan_sha256=SHA)
+    options = Options(log=log, checkpoints=kept, plan_sha256=SHA, agents=(OWN,))
     with pytest.raises(InterruptedRun):
         run(plan, [press(on, step, task) for task in tasks], options)
-    found = earlier.find(log, plan, SHA, 0)
+    found = earlier.find(log, plan, SHA, [OWN])
     assert found
     assert found.made or sum(found.reached.done.values()) > 0
     result = run(plan, tasks, replace(options, earlier=found))
@@ -53,12 +54,30 @@ def test_it_goes_on_in_the_middle_of_segments(on: str, step: int, tmp_path: Path
 
 
 def test_another_log_is_no_earlier_start(tmp_path: Path) -> None:
-    """One of another plan, one that is older, or none."""
+    """One of another plan, one of other agents, or none."""
     tasks = tasks_for(handmade.relay())
     plan, log = fit(handmade.relay(), tasks), tmp_path / "x.jsonl"
-    assert earlier.find(log, plan, SHA, 0) is None
-    run(plan, tasks, Options(log=log, plan_sha256=SHA))
-    began = earlier.began(runlog.load(log).header)
-    assert earlier.find(log, plan, SHA, began)
-    assert earlier.find(log, plan, "1" * 64, began) is None
-    assert earlier.find(log, plan, SHA, began + 1) is None
+    assert earlier.find(log, plan, SHA, [OWN]) is None
+    run(plan, tasks, Options(log=log, plan_sha256=SHA, agents=(OWN, "there 8 2")))
+    assert earlier.find(log, plan, SHA, [OWN])
+    assert earlier.find(log, plan, "1" * 64, [OWN]) is None
+    assert earlier.find(log, plan, SHA, ["here 7 2"]) is None
+
+
+def test_times_of_day_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log is known by its agents, of which later starts know all: times go on by the clock that
+    nobody sets, and from another machine's not before those in the log."""
+    tasks = tasks_for(handmade.relay())
+    plan, log = fit(handmade.relay(), tasks), tmp_path / "x.jsonl"
+    begun = time.perf_counter()
+    run(plan, tasks, Options(log=log, plan_sha256=SHA, agents=(OWN, "there 8 2")))
+    ended = time.perf_counter()
+    monkeypatch.setattr(earlier.time, "time", lambda: 1.0)
+    here = earlier.find(log, plan, SHA, ["here 9 3", "there 8 2"])
+    there = earlier.find(log, plan, SHA, ["there 8 2", "elsewhere 9 3"])
+    assert here
+    assert there
+    assert here.header.agents == (OWN, "there 8 2", "here 9 3")
+    assert begun <= here.origin <= ended
+    latest = max(op.end_us for op in runlog.load(log).ops)
+    assert there.origin <= time.perf_counter() - latest / 1e6

@@ -15,6 +15,7 @@ from support.texted import (
     MOST,
     Packed,
     as_packed,
+    masked,
     moved,
     one_by_one,
     packed,
@@ -63,6 +64,14 @@ def test_evaluations_have_the_losses_of_an_ordinary_loop(name: str, more: dict[s
     assert result.losses["a"] == same.losses
 
 
+def test_targets_that_are_left_out_do_not_count_in_an_evaluation() -> None:
+    """It is the mean over the others of all rounds."""
+    made = with_held(judged("pipeline", KINDS, RUNS), data=partial(masked, texts=held))
+    alone = partial(one_by_one, 0, lambda step: [*range(len(HELD))], partial(masked, texts=held))
+    expected = trained(made.task, one_by_one, judged=alone).val_losses
+    torch.testing.assert_close(ran(made).val_losses["a"], expected, rtol=1e-9, atol=0)
+
+
 @pytest.mark.parametrize("name", ["streamed", "pipeline"])
 def test_moved_samples_and_dropout_go_with_evaluation(name: str) -> None:
     """To the last bit: evaluations draw nothing, and their samples stay where they are."""
@@ -87,6 +96,7 @@ def test_training_has_the_bits_that_it_has_without_evaluation() -> None:
     assert all(torch.equal(p, params[name]) for name, p in result.model("a").named_parameters())
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_run_that_was_interrupted_in_an_evaluation_makes_it_anew(tmp_path: Path) -> None:
     """And goes on with the same bits."""
     made = judged("streamed", KINDS, RUNS)

@@ -45,6 +45,7 @@ def test_two_mixes_in_turn_train_the_ordinary_loop(made: Packed, whole: Result) 
     torch.testing.assert_close(params(whole), expected.params, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_run_goes_on_where_pipelines_change(made: Packed, whole: Result, tmp_path: Path) -> None:
     """Interrupted in its first segment, with the same bits."""
     pressed = False

@@ -16,6 +16,7 @@ from planner.pipelines import best
 from planner.views.layout import stages
 from plans.schema import Plan
 from profiles.codec import pretty
+from profiles.errors import FormatError
 from profiles.schema import Layer, Task
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.usefixtures("quick")
 ROOM = 1 << 26
 
 
-def task(layers: int = 6, batch: int = 4) -> Task:
-    return piped.halving(
-        synthetic.task("a", layers=layers, batch=batch, param_bytes=1 << 19, forward_us=400)
-    )
+def whole() -> Task:
+    return synthetic.task("a", layers=6, batch=4, param_bytes=1 << 19, forward_us=400)
+
+
+def task() -> Task:
+    return piped.halving(whole())
 
 
 def asked(
@@ -148,8 +151,10 @@ def test_a_host_too_small_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--layout", "7x1"), "layout 7x1 needs 7 stages and 1 microbatches, but its 6 layers"),
-        (("--layout", "1x8"), "needs 1 stages and 8 microbatches"),
+        (("--layout", "7x1"), "layout 7x1 needs 7 stages, but its 6 layers can be cut into 6 at"),
+        (("--layout", "1x8"), "needs 8 microbatches, but a batch of 4 has 4 at most"),
+        (("--layout", "1x4", "--order", "interleaved"), "has one stage, so there are none to take"),
+        (("--layout", "4x1", "--order", "interleaved"), "in order interleaved needs 8 stages"),
         (("--layout", "9x1"), "layout 9x1 needs 9 devices of one kind but there are 8"),
     ],
 )
@@ -161,6 +166,16 @@ def test_what_cannot_be_is_said(
     Path("p.json").write_bytes(pretty(synthetic.profile(task(), usable_bytes=ROOM)))
     build = ("build", "p.json", "-o", "x.json", "--devices", 8)
     refused(planner_cli(*build, *options), 3, told)
+
+
+def test_an_order_is_what_it_is_called() -> None:
+    """Backwards are split in zero-bubble, or there is none; one device has no order of passes."""
+    two = asked("2x1").alike(tasks=(whole(),))
+    with pytest.raises(Infeasible, match="has no backward that order zero-bubble could split"):
+        built(replace(two, order="zero-bubble"))
+    assert "zero-bubble" not in {one.order for one in built(two).solver.alternatives}
+    with pytest.raises(FormatError, match="--order 1f1b is one of passes on several devices"):
+        built(asked("1x1", "1f1b"))
 
 
 def test_replicas_of_what_one_device_has_to_run_are_refused() -> None:

@@ -43,7 +43,9 @@ def test_no_other_cut_within_the_caps_is_cheaper(
 
 
 def test_parts_of_a_backward_are_those_of_the_layers() -> None:
-    """A shard has times of both parts, and what is left between, where all its layers have."""
+    """A shard has times of both parts, and what is left between, where all its layers have. In the
+    first part no graph is freed: what layers behind the one at work saved stays, with gradients.
+    """
     task = synthetic.task("a", layers=3)
     layers = [task.layers[0]]
     for k, layer in enumerate(task.layers[1:], 1):
@@ -54,17 +56,24 @@ def test_parts_of_a_backward_are_those_of_the_layers() -> None:
                 backward_input=times["input"],
                 backward_weight=times["weight"],
                 left_bytes=256 * k,
+                kept_grad_bytes=10 * k,
+                input_peak_bytes=10**k,
+                saved_bytes=100 * k,
+                out_bytes=1,
             )
             for cost in layer.costs
         )
         layers.append(replace(layer, costs=costs))
     costs = TaskCosts(replace(task, layers=tuple(layers)), 4)
     found = [costs.shard(*cut) for cut in ((0, 3), (0, 1), (1, 2), (1, 3))]
-    assert [(s.input_us, s.weight_us, s.left_bytes) for s in found] == [
-        (None, None, None),
-        (None, None, None),
-        (3, 5, 256),
-        (9, 15, 768),
+    assert [
+        (s.input_us, s.weight_us, s.left_bytes, s.kept_grad_bytes, s.input_transient_bytes)
+        for s in found
+    ] == [
+        (None, None, None, 30, 0),
+        (None, None, None, 0, 0),
+        (3, 5, 256, 10, 10),
+        (9, 15, 768, 30, max(10 + 1 + 200 + 20, 100 + 100)),
     ]
 
 

@@ -15,6 +15,7 @@ from support.steady import steady
 import plans
 import profiles
 from executor.distributed.links import clock
+from executor.distributed.world import machine_id
 from executor.profiling.profiler import Options, profile
 from plans import runlog
 from plans.view import site
@@ -96,4 +97,4 @@ def test_one_machine_asks_nothing() -> None:
     own = clock.Clock()
     assert not own.due()
     assert own.ahead == 0.0
-    assert clock.machine_id()
+    assert machine_id()

@@ -1,23 +1,27 @@
 """Sequences that see each other within a microbatch: found, with the layer to blame."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.quick import measured
-from support.tokens import WIDTH, Embedding, Mix, Pair, task
-from torch import nn
+from support.tokens import LENGTHS, WIDTH, Embedding, Mix, Pair, data, summed, task
+from torch import Tensor, nn
 
 from executor.profiling.tokens import mixes
-from executor.workload import build
+from executor.workload import Evaluation, build
+from executor.workloads.documents import Model, next_byte_loss
 
 pytestmark = pytest.mark.usefixtures("untimed")
 
 
-def _why(*layers: nn.Module) -> str:
-    asked = task(*layers)
+def _why(*layers: nn.Module, **more: Any) -> str:
+    asked = replace(task(*layers), **more)
     model, _ = build(asked)
-    return mixes(asked, model, list(model))
+    return mixes(asked, model, list(model), max(LENGTHS))
 
 
 class Causal(nn.Module):
@@ -41,6 +45,53 @@ class Batched(nn.BatchNorm1d):
         return super().forward(pair[0]), pair[1]
 
 
+class First(nn.Module):
+    """The vectors alone."""
+
+    def forward(self, pair: Pair) -> Tensor:
+        return pair[0]
+
+
+class Reaching(nn.Module):
+    """Tokens see one that is this far before them."""
+
+    def __init__(self, far: int) -> None:
+        super().__init__()
+        self.far = far
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0] + F.pad(pair[0], (0, 0, self.far, 0))[: len(pair[0])], pair[1]
+
+
+class Windows(nn.Module):
+    """Tokens see all of their window of eight, which begins where the microbatch says."""
+
+    def forward(self, pair: Pair) -> Pair:
+        window = torch.arange(len(pair[0])) // 8
+        return pair[0] + (window[:, None] == window).float() @ pair[0], pair[1]
+
+
+class OneBatch(nn.Module):
+    """Sees all tokens, and gives them a batch dimension."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0].cumsum(0)[None], pair[1]
+
+
+class Pooled(nn.Module):
+    """One vector, of all tokens."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0].sum(0).square(), pair[1]
+
+
+class Judged(nn.Module):
+    """Sees all tokens in eval mode."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair if self.training else (pair[0].cumsum(0), pair[1])
+
+
 class OneOnly(nn.Module):
     """Cannot take two sequences."""
 
@@ -50,11 +101,26 @@ class OneOnly(nn.Module):
         return pair
 
 
+def still(layer: Mix) -> Mix:
+    """A layer that gives nothing at its start."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+def in_a_batch(outputs: Pair, targets: Tensor) -> Tensor:
+    return summed((outputs[0][0], outputs[1]), targets)
+
+
+def of_all(outputs: Pair, targets: Tensor) -> Tensor:
+    return outputs[0].sum() + 0 * targets.sum()
+
+
 @pytest.mark.parametrize(
     "layers",
     [
         (Embedding(), Mix(), Mix()),
-        (Embedding(), Mix(dropout=0.5)),
+        (Embedding(), Mix(dropout=0.5), still(Mix())),
     ],
 )
 def test_sequences_that_attend_to_themselves_may_be_packed(layers: tuple[nn.Module, ...]) -> None:
@@ -63,36 +129,89 @@ def test_sequences_that_attend_to_themselves_may_be_packed(layers: tuple[nn.Modu
 
 
 @pytest.mark.parametrize(
-    ("layers", "text"),
+    ("layers", "more", "text"),
     [
         (
             (Embedding(), Mix(), Mix(apart=False)),
-            r"layer 2 \(Mix\): a sequence changes by 0\.\d+ of",
+            {},
+            r"layer 2 \(Mix\): a sequence is off by 0",
         ),
-        ((Embedding(), Causal(), Mix()), r"layer 1 \(Causal\): a sequence changes by \d"),
-        ((Embedding(), Backwards()), r"layer 1 \(Backwards\): a sequence changes by \d"),
-        ((Embedding(), Batched(WIDTH)), r"layer 1 \(Batched\): a sequence changes"),
+        ((Embedding(), Causal(), Mix()), {}, r"layer 1 \(Causal\): a sequence is off by \d"),
+        ((Embedding(), Backwards()), {}, r"layer 1 \(Backwards\): a sequence is off by \d"),
+        ((Embedding(), Batched(WIDTH)), {}, r"layer 1 \(Batched\): a sequence is off by \d"),
+        ((Embedding(absolute=True), Mix()), {}, r"layer 0 \(Embedding\): a sequence is off by \d"),
+        ((Embedding(), OneOnly()), {}, "two sequences in a microbatch: ValueError: one sequence"),
+        ((Embedding(), Reaching(48)), {}, r"layer 1 \(Reaching\): a sequence is off"),
+        ((Embedding(), Windows()), {}, r"layer 1 \(Windows\): a sequence is off"),
+        ((Embedding(), still(Mix(apart=False))), {}, r"layer 1 \(Mix\): a sequence is off"),
+        ((Embedding(), OneBatch()), {"loss": in_a_batch}, r"layer 1 \(OneBatch\): a sequence is"),
         (
-            (Embedding(absolute=True), Mix()),
-            r"layer 0 \(Embedding\): a sequence is off by [\d.]+ of its size from what it is with",
+            (Embedding(), Pooled()),
+            {"loss": of_all},
+            r"the loss of sequences is \S+ in one microbatch, \S+ alone",
         ),
-        ((Embedding(), OneOnly()), "two sequences in a microbatch: ValueError: one sequence at"),
+        (
+            (Embedding(), Judged()),
+            {"evaluate": Evaluation(1, data, lengths=LENGTHS)},
+            r"layer 1 \(Judged\): a sequence is off by \S+ of its size .* alone, in eval mode",
+        ),
+        (
+            (Embedding(), Mix(), nn.Sequential(First(), nn.RReLU())),
+            {"loss": lambda y, targets: summed((y, y), targets)},
+            r"layer 2 \(Sequential\): a sequence alone draws other .*, by rrelu_with_noise",
+        ),
     ],
 )
-def test_a_layer_that_mixes_sequences_is_named(layers: tuple[nn.Module, ...], text: str) -> None:
-    """With the figure by which the other sequence changes it."""
-    found = _why(*layers)
+def test_a_layer_that_mixes_sequences_is_named(
+    layers: tuple[nn.Module, ...], more: dict[str, Any], text: str
+) -> None:
+    """With the figure by which a sequence is another one than alone."""
+    found = _why(*layers, **more)
     assert re.match(text, found), found
 
 
+class AsWritten(Model):
+    """A GPT whose positions are those in the microbatch, with dropout."""
+
+    def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
+        x = F.dropout(self.embedding(tokens, torch.arange(len(tokens))), 0.1, self.training)
+        for block in self.blocks:
+            x = block(x, sequences)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def test_a_gpt_that_counts_positions_itself_is_not_packed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever it drops; the profile says so in one line, with the remedy."""
+    asked = replace(
+        task(),
+        model=AsWritten(width=8, blocks=1, heads=2, longest=1000),
+        data=lambda samples: [(x, (x + 1) % 50) for x, _ in data(samples)],
+        loss=next_byte_loss,
+        arguments=None,
+    )
+    (made,) = measured(asked, 1).tasks
+    assert made.lengths is not None
+    assert made.lengths.why_not.startswith("layer 0 (before blocks.0): a sequence is off by ")
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if "own; layer 0" in line)
+    assert "take positions as they are given (no torch.arange)" in said
+
+
 def test_a_model_is_afterwards_as_before() -> None:
-    """Buffers and random numbers are those of before."""
-    asked = task(Embedding(), Batched(WIDTH))
+    """Parameters, buffers, modes and random numbers are those of before."""
+    asked = replace(
+        task(Embedding(), still(Mix(dropout=0.1)), nn.Sequential(First(), nn.BatchNorm1d(WIDTH))),
+        evaluate=Evaluation(1, data, lengths=LENGTHS),
+    )
     model, _ = build(asked)
-    state, mean = torch.default_generator.get_state(), model[1].running_mean.clone()
-    mixes(asked, model, list(model))
+    state = torch.default_generator.get_state()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    mixes(asked, model, list(model), max(LENGTHS))
     assert torch.equal(state, torch.default_generator.get_state())
-    assert torch.equal(mean, model[1].running_mean)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
 
 
 def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
@@ -102,7 +221,7 @@ def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
     buffers change is kept for as many microbatches as a step has samples."""
     (made,) = measured(task(Embedding(), Causal(), Batched(WIDTH)), 1).tasks
     assert made.lengths is not None
-    assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence changes by ")
+    assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence is off by ")
     assert all(layer.curves for layer in made.layers)
     assert made.layers[2].buffer_bytes == (1 + 2) * 3 * 256
     said = "note: task toy: each sequence has a microbatch of its own; layer 1 (Causal)"

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 from support.tokens import Embedding, Mix, Pair, summed, task
-from torch import Tensor
+from torch import Tensor, nn
 
 from executor.errors import WorkloadError
 from executor.profiling.tokens import check_sums
 from executor.workload import build
 
 
-def _check(loss: Callable[[Pair, Tensor], Tensor], *, zero: bool = False) -> None:
-    asked = replace(task(Embedding(), Mix()), loss=loss)
+def _check(loss: Callable[[Pair, Tensor], Tensor], *more: nn.Module, zero: bool = False) -> None:
+    asked = replace(task(Embedding(), Mix(), *more), loss=loss)
     model, _ = build(asked)
     if zero:
         with torch.no_grad():
@@ -55,6 +55,41 @@ def test_any_other_loss_is_refused(loss: Callable[[Pair, Tensor], Tensor], text:
     """It would train something else wherever samples are packed or padded otherwise."""
     with pytest.raises(WorkloadError, match=text):
         _check(loss)
+
+
+class InABatch(nn.Module):
+    """Gives the tokens a batch dimension."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return pair[0][None], pair[1]
+
+
+def mean_of_a_batch(outputs: Pair, targets: Tensor) -> Tensor:
+    return mean((outputs[0][0], outputs[1]), targets)
+
+
+def test_the_dimension_of_tokens_may_be_another_one() -> None:
+    """As of outputs with a batch dimension of their own."""
+    with pytest.raises(WorkloadError, match=r"loss of 32 tokens is \S+, of the first 16"):
+        _check(mean_of_a_batch, InABatch())
+
+
+class Batches(nn.Module):
+    """Takes inputs with a batch dimension."""
+
+    def forward(self, pair: Pair) -> Pair:
+        _batch, _tokens, _width = pair[0].shape
+        return pair
+
+
+def test_what_the_model_raises_is_told_in_one_line() -> None:
+    """With what it was called with, and what to do."""
+    text = (
+        r"^task toy: layer 2 \(Batches\): ValueError: not enough values .*; with lengths the model "
+        r"is called with .* int64\[32, 3\], tokens first and without a batch .* or say arguments="
+    )
+    with pytest.raises(WorkloadError, match=text):
+        _check(summed, Batches())
 
 
 def test_padding_counts_where_all_outputs_begin_as_zeros() -> None:
