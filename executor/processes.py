@@ -250,7 +250,7 @@ def _begun_again(plan: Plan, options: Options, agents: Sequence[str], laps: Laps
         return options
     found = earlier.find(options.log, plan, options.plan_sha256 or "", options.agents)
     if found is None:
-        _warn_of_loss(plan)
+        _warn_of_loss(plan, distributed.world())
         return options
     try:
         done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
@@ -264,14 +264,21 @@ def _begun_again(plan: Plan, options: Options, agents: Sequence[str], laps: Laps
     return replace(options, earlier=replace(found, laps=laps))
 
 
-def _warn_of_loss(plan: Plan) -> None:
-    """Say what a start again would lose, if that may be most of the run."""
+def _warn_of_loss(plan: Plan, world: distributed.World | None) -> None:
+    """Say what a start again would lose, if that may be most of the run, and where none can be."""
+    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return
     whole = max(segment.end_us for segment in plan.segments)
     longest = max(segment.end_us - segment.start_us for segment in plan.segments)
-    if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and 2 * longest > whole:
+    if 2 * longest > whole:
         console.warn(
             f"a start again may lose {show_us(longest)} of {show_us(whole)}: states are kept where "
             "segments end; build with --segment-steps N to keep them every N steps"
+        )
+    if world and world.nodes > 1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        console.warn(
+            "no other machine can come for one that dies; start torchrun with "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         )
 
 

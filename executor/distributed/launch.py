@@ -56,7 +56,8 @@ _NEWS_S = 0.5  # that come before a signal, where that follows from them
 
 @dataclass(frozen=True)
 class Met:
-    """The processes of a run, connected. prepare_s: that they may take to build their models."""
+    """The processes of a run, connected. silence_s: that is too long without a sign of one;
+    prepare_s: that they may take to build their models."""
 
     world: World
     mesh: Mesh

@@ -50,12 +50,7 @@ from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
 from profiles.lengths import describe
-
-
-def microbatch_sizes(batch_size: int) -> list[int]:
-    """The powers of two that divide the batch, and the batch itself; ascending."""
-    powers = (1 << k for k in range(batch_size.bit_length()))
-    return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
+from profiles.units import microbatch_sizes
 
 
 class _Apart(NamedTuple):

@@ -24,6 +24,10 @@ from executor.optim import Recipe, recipe_of
 from profiles.schema import Precision
 from profiles.units import LARGEST
 
+_DATA = (
+    "a function that gives the same batch whenever it is asked for a step: lambda step: "
+    "batches[step % len(batches)], where batches = list(loader) fits the memory"
+)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
@@ -146,14 +150,16 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     yield "clip", task.clip, task.clip is None or limit, "a number above 0"
     weigh = "a function that gives the number that a batch counts"
     yield "weight", task.weight, task.weight is None or callable(task.weight), weigh
+    yield "data", task.data, callable(task.data), _DATA
     function = "a function, since each shard has an optimizer of its own"
     for name, given in (("scheduler", task.scheduler), ("groups", task.groups)):
         yield name, given, given is None or callable(given), function
     if (asked := task.evaluate) is not None:
-        made = isinstance(asked, Evaluation) and callable(asked.data)
+        made = isinstance(asked, Evaluation)
         many = "batches" if task.lengths is None else "lengths"
         call = f"executor.workload.task.Evaluation(every=..., data=..., {many}=...)"
-        yield "evaluate", asked, made, f"{call}, with a function as data"
+        yield "evaluate", asked, made, call
+        yield "evaluate.data", asked.data, callable(asked.data), _DATA
         own = f"a whole number from 1 to {task.steps}, the task's steps"
         yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
     if task.lengths is not None:

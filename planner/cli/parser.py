@@ -250,7 +250,7 @@ def _estimate(option: Option) -> None:
     option("--seq", dest="sequence", type=positive, metavar="SEQ", help=text)
     text = "tokens of every sample: a list in JSON, or a numpy array (default: all are alike)"
     option("--lengths", metavar="FILE", help=text)
-    text = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
+    text = "sizes to offer, like 1,2,4 (default: those that make a difference)"
     option("--microbatch", dest="microbatches", type=_wholes, metavar="SIZES", help=text)
     option("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
     option("--dtype", choices=NUMBER, help="default: the best the GPU has")

@@ -15,6 +15,7 @@ from planner.inputs import Effort, Kind, Problem
 from planner.search import pool, variants
 from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
+from planner.search.sums import adds_alike
 from planner.search.task import Candidate, Wide, late
 from planner.search.variants import Found, Tried
 from plans.prediction import Alternative
@@ -156,7 +157,8 @@ class Searches:
                 shape = self.shapes[place.shape]
                 try:
                     way = everywhere(self.problem, shape, place.kind, one)
-                except Infeasible as error:  # of what evaluates it
+                    adds_alike(self.problem, way)
+                except Infeasible as error:  # also of what evaluates it
                     self._found[place] = error
                     continue
                 tasks = (profiled[place.kind] for profiled in shape.tasks)

@@ -1,6 +1,8 @@
 """Processes meet by notes that nobody else can write, and wait for none of them without end."""
 
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +77,21 @@ def test_who_does_not_come_is_named() -> None:
         ):
             joined(World(0, 4), store, b"", 1)
         coming.result().close()
+
+
+def test_who_is_stopped_is_killed_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the limit, and not who is only late."""
+    stopped, late = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    stopped.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(meeting, "siblings", lambda: {1: late.pid, 2: stopped.pid})
+    monkeypatch.setattr(meeting, "_HALT_S", 0.2)
+    monkeypatch.setattr(meeting, "_BEAT_S", 0.1)
+    with pytest.raises(AbsentError, match=r"^process 2 has been stopped for 0\.2 s before"):
+        joined(World(0, 3), HashStore(), b"", 20)
+    assert stopped.wait(10) == -signal.SIGKILL
+    assert late.poll() is None
+    late.kill()
+    late.wait()
 
 
 def test_who_is_silent_is_named_and_so_is_who_takes_too_long(

@@ -168,6 +168,13 @@ def test_what_cannot_be_is_said(
     refused(planner_cli(*build, *options), 3, told)
 
 
+def test_layers_that_share_parameters_are_said_to_stay_together() -> None:
+    """Where that is why there are too few stages."""
+    mine = structs.replace(task(), ties=((0, 5),))
+    with pytest.raises(Infeasible, match="6 layers, some of which share parameters, can be cut"):
+        built(asked("2x1").alike(tasks=(mine,)))
+
+
 def test_an_order_is_what_it_is_called() -> None:
     """Backwards are split in zero-bubble, or there is none; one device has no order of passes."""
     two = asked("2x1").alike(tasks=(whole(),))
