@@ -6,7 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.views.pace import Pace, Slow, paces, paces_json, rows_of, slowest
+from planner.jitter import Pace, Slow, paces, paces_json, rows_of, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
@@ -120,6 +120,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             f"this plan has {plan_sha256[:12]}…; give the plan that was run, or run this one"
         )
     ops = list(happened(plan, log))
+    pace = paces(zip(ops, log.ops, strict=True))
     timed = [one for one in ops if not one.metered] or ops
     kinds: dict[str, list[Planned]] = {}
     for one in timed:
@@ -156,7 +157,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             Ratio(device.peak_bytes, peaks.get(number))
             for number, device in enumerate(prediction.devices)
         ),
-        paces=paces(zip(ops, log.ops, strict=True)),
+        paces=pace,
         missing=missing,
         dropped={drop.task: _dropped(drop) for drop in log.drops},
     )

@@ -110,9 +110,14 @@ class Mesh:
         return min(left) == self._rank and 0 not in self.codes
 
     def part(self, seconds: float) -> list[int]:
-        """Wait until all others have ended, no longer than so; those that have not."""
+        """Wait until all others have ended, no longer than so; those that have not. Who has said
+        its code and closed may begin another run."""
         deadline = time.monotonic() + seconds
-        while left := [one for one in self._ends if one not in self.gone or self._lives(one)]:
+        while left := [
+            one
+            for one in self._ends
+            if one not in self.gone or (one not in self.codes and self._lives(one))
+        ]:
             if time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_S)
