@@ -50,6 +50,7 @@ from profiles.console import Interrupted, heard
 _QUESTIONS = 20  # for the time, before a run begins
 _FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STUCK_S = 5.0  # that getting ready may go on when another process is gone
 _PART_S = 1.0  # until the others have heard that the run is over
 _NEWS_S = 0.5  # that come before a signal, where that follows from them
 
@@ -209,7 +210,7 @@ def _getting_ready(met: Met) -> Iterator[threading.Event]:
 
     def watch() -> None:
         while not ready.wait(_NEWS_S):
-            if mesh.gone and not ready.wait(_PART_S):
+            if mesh.gone and not ready.wait(_STUCK_S):
                 if mesh.tells:
                     console.fail(f"process {rank}: {mesh.loss(0)}" if rank else mesh.loss(0), 1)
                 os._exit(mesh.codes.get(0, 1))
