@@ -86,8 +86,6 @@ def test_where_time_is_short_what_is_known_roughly_gets_rounds() -> None:
     one = asked("4x1")
     way = best((one.kinds[0], one.tasks[0], one.host_bytes), 4, Passing(1e12, 0))
     assert not way.complete
-    told = {told.why_not for told in way.alternatives}
-    assert "time was up" in told
     assert way.candidates
 
 
