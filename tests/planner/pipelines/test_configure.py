@@ -83,7 +83,7 @@ class Passing(Effort):
 
 def test_where_time_is_short_what_is_known_roughly_gets_rounds() -> None:
     """Other layouts are left, and the search says that time ended it."""
-    one = asked("4x1")
+    one = asked("4x1", room=4 << 20)
     way = best((one.kinds[0], one.tasks[0], one.host_bytes), 4, Passing(1e12, 0))
     assert not way.complete
     assert way.candidates
