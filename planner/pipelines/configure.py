@@ -14,7 +14,7 @@ from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound
 from planner.orders import NAMED
 from planner.pipelines.fitting import kept, mode_program
-from planner.pipelines.ranking import Tried, fit, program_of, ranked
+from planner.pipelines.ranking import LATE, Tried, fit, program_of, ranked
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
 from planner.rounds import planned_task
@@ -81,6 +81,7 @@ def best(
         made.strategy,
         (made.program(),),
         rounds,
+        all(one.why_not != LATE for one in tried),
         alternatives=told[:_LISTED],
         looked_at=len(told),
     )

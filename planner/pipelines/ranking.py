@@ -17,6 +17,8 @@ from plans.prediction import Alternative
 
 _BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
 _LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
+LATE = "time was up"
+_RANKING = 2  # 1/n of the time is left for rounds
 _ROUGHLY = 2  # times the ops of other rounds, in rough ones
 _OFF = 4  # a rough round is longer than the best modes by up to 1/n
 _SIMULATED = 24  # sketches at most
@@ -62,7 +64,9 @@ class Tried:
 def ranked(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
     """Sketches by what is known of their periods: bounds, then the spans of their orders, then what
     parts of modes take, then a rough round, as if what it takes too much were more of it; then
-    rounds, until the effort is used up; and those that do not fit."""
+    rounds, until the effort is used up; and those that do not fit. Where time is short, only those
+    that are known roughly by then get rounds."""
+    short = effort.left / _RANKING
     open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
     heapify(open_)
     left = rough = effort.limits.search_ops
@@ -75,6 +79,9 @@ def ranked(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
         least = max(us - us // _OFF, parts[n].us) if known == _ROUGH else us
         if least >= shortest or left <= 0 or effort.left <= 0:
             yield Tried(sketch, None, _LONGER[known])
+            continue
+        if roughly and known < _ROUGH and effort.left < short:
+            yield Tried(sketch, None, LATE)
             continue
         program = program_of(sketch, room, host_bytes)
         if program and known == _ROUGH:
