@@ -110,13 +110,11 @@ class Mesh:
         return min(left) == self._rank and 0 not in self.codes
 
     def part(self, seconds: float) -> list[int]:
-        """Wait until all others have ended, no longer than so; those that have not. Who has said
-        its code and closed may begin another run."""
+        """Wait until all others have left, no longer than so; those that have not, or are stopped
+        before they end."""
         deadline = time.monotonic() + seconds
         while left := [
-            one
-            for one in self._ends
-            if one not in self.gone or (one not in self.codes and self._lives(one))
+            one for one in self._ends if one not in self.gone or self._state(one) == "T"
         ]:
             if time.monotonic() > deadline:
                 break
@@ -125,7 +123,7 @@ class Mesh:
 
     def kill(self, other: int) -> None:
         """End a process at once, if that can be from here."""
-        if self._lives(other):
+        if self._state(other) not in ("", "Z"):
             with suppress(OSError):
                 os.kill(self._pids[other], signal.SIGKILL)
 
@@ -213,13 +211,13 @@ class Mesh:
         with suppress(OSError), _socket(self._ends[other]) as end:
             end.shutdown(socket.SHUT_RDWR)
 
-    def _lives(self, other: int) -> bool:
-        """True if the process is there, of the same torchrun as this one."""
+    def _state(self, other: int) -> str:
+        """The letter that the system has for it; empty unless it is of this one's torchrun."""
         try:
             stat = Path(f"/proc/{self._pids[other]}/stat").read_text().rpartition(")")[2].split()
         except (KeyError, OSError):
-            return False
-        return stat[0] != "Z" and int(stat[1]) == os.getppid()
+            return ""
+        return stat[0] if int(stat[1]) == os.getppid() else ""
 
 
 def _socket(end: Connection) -> socket.socket:
