@@ -146,9 +146,11 @@ def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
     layers = chain.layers if isinstance(model, nn.ModuleList) else ()  # which has no forward
     found = find_parts(Probe(task, model, layers), list(batches))
     if found.kind == "whole":
+        mean = "; if its loss is a mean over what can be counted, say weight=lambda batch: COUNT"
         _say(
             f"note: task {task.name}: its batch stays whole; parts of it would train something "
             f"else ({found.why}), as --microbatch N of build lets them"
+            + (mean if found.why == "loss" and not task.weight else "")
         )
     elif found.why and found.kind == "additive":
         _say(f"note: task {task.name}: parts of its batch are not compared with it; {found.why}")

@@ -10,7 +10,7 @@ from executor.workload.batches import (
     held_batch,
     part,
     staging_bytes,
-    weigh_of,
+    weight_function,
 )
 from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.draws import draws_of
@@ -90,6 +90,6 @@ __all__ = [
     "steps_of",
     "take",
     "tokens_of",
-    "weigh_of",
+    "weight_function",
     "weight_of",
 ]

@@ -167,7 +167,7 @@ class Batches:
         whole, size = self._batch(step), self._plan.microbatch
         parts = [part(whole, m * size, size) for m in range(self._plan.microbatches)]
         with OwnRandomness():
-            every = shares(weigh_of(self._task, self._plan.parts.counts), whole, parts)
+            every = shares(weight_function(self._task, self._plan.parts.counts), whole, parts)
         for m in sorted(self._wanted(step)):
             yield m, parts[m], every[m]
 
@@ -239,7 +239,7 @@ def batch_of(task: Task, step: int) -> Batch:
     return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
 
 
-def weigh_of(task: Task, counts: Counts | None) -> Weigh | None:
+def weight_function(task: Task, counts: Counts | None) -> Weigh | None:
     """What says what a batch counts: the task's `weight`, or what was found to. None where all
     samples count the same."""
     if (weight := task.weight) is None:

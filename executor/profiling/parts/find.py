@@ -17,7 +17,7 @@ from executor.profiling.parts.comparing import samples_of
 from executor.profiling.parts.culprit import culprit
 from executor.profiling.parts.ignored import counts_of, masked
 from executor.profiling.parts.probe import NoPart, Probe
-from executor.workload import Batch, Task, part, weigh_of
+from executor.workload import Batch, Task, part, weight_function
 from profiles.schema import Counts, Parts
 
 _PATIENCE_S = 20.0  # after which no other batch is compared
@@ -55,7 +55,7 @@ def _compared(probe: Probe, batches: Sequence[Batch], counts: Counts | None) -> 
     """The same for what may count, or why it could not be compared."""
     task, size = probe.task, samples_of(batches[0])
     why, start = "", time.monotonic()
-    weigh, compared = weigh_of(task, counts), 0
+    weigh, compared = weight_function(task, counts), 0
     first = [masked(batches[0], counts.tensor, counts.ignored)] if counts else []
     for batch in [*first, *batches[:_BATCHES]]:
         if compared and time.monotonic() - start > _PATIENCE_S:
@@ -96,7 +96,7 @@ def _cuts(size: int, compared: int) -> list[tuple[int, ...]]:
 def _whole(probe: Probe, batch: Batch, cut: Sequence[int], counts: Counts | None) -> Parts:
     """Of a task whose parts are not the whole, say by BatchNorm. Its loss may be weighted still,
     which eval mode shows."""
-    weigh, still, why = weigh_of(probe.task, counts), False, "loss"
+    weigh, still, why = weight_function(probe.task, counts), False, "loss"
     with suppress(NoPart, RunError):
         still = bool(weigh) and replace(probe, trains=False).holds(batch, cut, weigh)
     with suppress(Exception):  # of a model that forbids hooks, say
