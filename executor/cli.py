@@ -138,7 +138,7 @@ def _workload(arguments: argparse.Namespace) -> str:
 
         return huggingface.completed(text, asked) + ending
     for name in asked:
-        raise UsageError(f"--{name} is for hf: workloads; {text} says its own")
+        raise UsageError(f"--{name} is for hf: workloads; {text} says its own, so leave it out")
     return text + ending
 
 
@@ -195,8 +195,8 @@ def _others() -> AbstractContextManager["Others | None"]:
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
-    """The emulated devices, by default `slowdown` times slower than this machine; None for CUDA
-    devices."""
+    """The emulated devices, by default `slowdown` times slower than this machine; None for
+    GPUs."""
     given = vars(arguments)
     defaults = {"h2d": 10**9, "d2h": 10**9, "latency_us": 20, "slow_compute": slowdown}
     defaults["p2p"] = 10**9
@@ -280,12 +280,12 @@ class _Asked:
         return load_tasks(wanted, trust=self._arguments.trust_workload)
 
     def _options(self, plan_sha256: str) -> Options:
-        arguments = self._arguments
+        arguments, log = self._arguments, _log(self._arguments)
         folder, name = arguments.torch_profile, arguments.plan.stem
         return Options(
-            log=_log(arguments),
+            log=log,
             checkpoints=arguments.checkpoints,
-            spare=arguments.resume or _log(arguments).with_suffix(".checkpoints"),
+            spare=arguments.resume or log.parent / f"{log.stem}.checkpoints",
             resume=arguments.resume,
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,

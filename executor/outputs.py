@@ -88,7 +88,7 @@ def _told(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{path}: cannot be {what}: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be {what}: {error.strerror}; give another path") from None
 
 
 def _is_there(path: Path, file: int) -> bool:

@@ -30,8 +30,8 @@ from planner.search import (
     Searches,
     Ways,
     Wide,
-    adding_alike,
     baselines,
+    compared,
     shapes_of,
     task_bounds,
 )
@@ -133,7 +133,8 @@ def _built(
     """The same where tasks divide the host memory that is left into so many parts."""
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
-    search = partial(best, order=problem.order, quantile=problem.quantile)
+    alike = {name: problem.additions.get(name, ()) for name in problem.kept}
+    search = partial(best, order=problem.order, quantile=problem.quantile, alike=alike)
     if problem.layout:
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)
@@ -154,8 +155,8 @@ def _built(
     else:
         searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
-    ways = adding_alike(problem, searches.ways)
-    chosen = settled(problem, ways, effort)
+    ways = searches.ways
+    chosen = compared(ways, settled(problem, ways, effort))
     floor = least_us(problem, [[one] for one in chosen], effort)
     wide = any(one.program.devices > 1 for own in ways for one in own)
     bound = least_us(problem, ways, effort, free=True) if wide or tables else floor
@@ -235,6 +236,9 @@ def assemble(
             status="complete" if complete else "time-limit",
             candidates=sum(one.candidates for one in chosen),
             alternatives=tuple(told for one in chosen for told in one.alternatives),
+            looked_at={
+                one.strategy.costs.task.name: one.looked_at for one in chosen if one.looked_at
+            },
         ),
         numerics=problem.numerics,
         estimated=problem.estimated,

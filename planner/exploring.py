@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.inputs import Effort, Kind, Problem, Want
-from planner.search import Bounds, Candidate, Packed, Searches, TaskBound, Wide
+from planner.search import Bounds, Candidate, Packed, Searches, TaskBound, Wide, teams_of
 from planner.timetable import (
     Column,
     columns_of,
@@ -46,8 +46,8 @@ class Guess:
 def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effort: Effort) -> None:
     """Run the searches that matter. alone: the bounds of every task on one device of each kind.
 
-    Guesses only say when the last task could end. So where other ends count as well, and where
-    tasks go on as an earlier run began them, all searches that are `wanted` are run. Tasks with
+    Guesses only say when the last task could end. So where other ends count as well, all searches
+    that are `wanted` are run. Tasks with
     lengths are searched for on one device first, and on every number of devices where one has no
     memory for their longest samples. A single task for several devices is not: to lay out all of
     its steps on one may take all the time there is.
@@ -59,7 +59,7 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
             searches.run(packed, (), first)
         alone = [*_told(problem, searches, alone)]
     wide = wanted(problem, alone, effort)
-    if wide and not _many_ends(problem) and not problem.kept:
+    if wide and not _many_ends(problem):
         _by_guesses(problem, searches, alone, wide, effort)
         return
     searches.run(names, wide, effort)
@@ -76,7 +76,8 @@ def _by_guesses(
     """Run those of the searches on one device, and of the `wide` ones, whose guesses would be
     taken, until what was found ends about as soon."""
     names = [task.name for task in problem.tasks]
-    guesses = list(_guesses(problem, alone, [*(Wide(name, 0, 1) for name in names), *wide]))
+    one = [Wide(name, 0, 1) for name in names if name not in problem.additions]
+    guesses = list(_guesses(problem, alone, [*one, *wide]))
     while True:
         guesses = [guess for guess in guesses if not searches.known(guess.of)]
         guessed = {guess.of.task for guess in guesses}
@@ -204,11 +205,13 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
     found = []
     for task, mine, least in zip(problem.tasks, times, spared, strict=True):
         due = problem.wants.get(task.name, Want()).deadline_us is not None
-        due |= task.name in problem.additions
         long = (min(mine.values()) - soon) * limits.wide_near > -soon
         for at, us in mine.items():
             widths = _widths(problem.kinds[at])
-            if late and (long or least[at] < us or (few and 2 * us > soon)):
+            if task.name in problem.additions:  # on as many as its replicas go into
+                team = max(teams_of(task, problem.additions[task.name]))
+                widths = sorted({*widths, problem.kinds[at].count // team * team} - {0, 1})
+            elif late and (long or least[at] < us or (few and 2 * us > soon)):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))
                 widths = widths[max(0, enough - 2) : enough + 2]
             elif not due and problem.objective == "makespan":

@@ -37,7 +37,7 @@ class InvalidPlan(GantryError):
         self.violations = found.lines()
         shown = "\n".join(f"  {line}" for line in self.violations[:_SHOWN])
         more = f"\n  … and {found.total - _SHOWN} more" if found.total > _SHOWN else ""
-        super().__init__(f"the plan breaks {found.total} rule(s):\n{shown}{more}")
+        super().__init__(f"the plan breaks {found.total} rule(s); build it again:\n{shown}{more}")
 
 
 def loads(data: bytes, where: str = "plan") -> Plan:

@@ -39,7 +39,8 @@ class Prediction(Struct, frozen=True):
 
 
 class Alternative(Struct, frozen=True, kw_only=True):
-    """A way to train a task on several devices that the search looked at, also the one it took.
+    """A way to train a task on several devices, or on one, that the search looked at, also the one
+    it took.
 
     layout: depth x replicas like 2x2, or each stage's replicas like 3,1. recompute: shards that run
     their forward again for their backward. period_us: as simulated; 0: its bound was enough to
@@ -62,11 +63,12 @@ class Alternative(Struct, frozen=True, kw_only=True):
 class Solver(Struct, frozen=True, forbid_unknown_fields=False):
     """The search that found the plan; the same for two builds of the same inputs.
 
-    alternatives: of tasks that could train on several devices. Fields of older versions are passed
-    over: no run depends on them."""
+    alternatives: of tasks that could train on several devices, the best ones; looked_at: by task,
+    how many ways there were. Fields of older versions are passed over: no run depends on them."""
 
     policy: Literal["gantry", "hydra", "lrtf", "lpt", "random"]
     seed: Count
     status: Literal["complete", "time-limit"]
     candidates: Count
     alternatives: tuple[Alternative, ...] = ()
+    looked_at: dict[Name, Count] = {}

@@ -96,6 +96,15 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
     at_us: Count
 
 
+class PlaceRecord(Struct, frozen=True, tag="place", tag_field="type"):
+    """A segment of one device began on another one than planned, which had nothing left to do since
+    tasks had ended early."""
+
+    segment: Count
+    device: Count
+    at_us: Count
+
+
 class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
@@ -127,6 +136,7 @@ Line = (
     | CheckpointRecord
     | DropRecord
     | StopRecord
+    | PlaceRecord
     | RestartRecord
     | End
 )
@@ -142,6 +152,7 @@ class RunLog(msgspec.Struct, frozen=True):
     stops: tuple[StopRecord, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
+    places: tuple[PlaceRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -162,6 +173,7 @@ def load(path: str | Path) -> RunLog:
         stops=tuple(line for line in lines if isinstance(line, StopRecord)),
         evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
         restarts=tuple(line for line in lines if isinstance(line, RestartRecord)),
+        places=tuple(line for line in lines if isinstance(line, PlaceRecord)),
     )
 
 
@@ -186,7 +198,9 @@ def _lines(path: str | Path) -> Iterator[Line]:
         try:
             yield decoder.decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(f"{path}: line {number}: {error}") from None
+            raise FormatError(
+                f"{path}: line {number}: {error}; give the file as a run wrote it"
+            ) from None
 
 
 def _kind(row: bytes) -> object:

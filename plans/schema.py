@@ -16,6 +16,7 @@ from profiles.schema import (
     UNKNOWN,
     Count,
     Cut,
+    DeviceKind,
     Emulation,
     Evaluation,
     Label,
@@ -192,7 +193,7 @@ class Device(Struct, frozen=True):
     link_group: devices of one group share one link to the host, in each direction."""
 
     name: Label
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     budget_bytes: Positive
     threads: Threads
     emulation: Emulation | None = None

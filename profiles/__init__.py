@@ -16,7 +16,8 @@ def loads(data: bytes, where: str = "profile") -> Profile:
     found = findings(profile)
     if found.total:
         more = f" (and {found.total - 1} more)" if found.total > 1 else ""
-        raise FormatError(f"{where}: {found.lines()[0]}{more}")
+        text = f"{where}: {found.lines()[0]}{more}; give a profile as a command wrote it"
+        raise FormatError(text)
     return profile
 
 

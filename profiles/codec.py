@@ -50,7 +50,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _unread(path: str | Path, error: OSError) -> FormatError:
-    return FormatError(f"{path}: cannot be read: {error.strerror or type(error).__name__}")
+    why = error.strerror or type(error).__name__
+    return FormatError(f"{path}: cannot be read: {why}; give the path of a file that can be")
 
 
 def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
@@ -60,25 +61,28 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     not a list of unknown fields.
     """
     expected = kind.__name__.lower()
+    other = f"give a {expected} file as a command wrote it"
     try:
         head = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: this is not a {expected} file: {error}") from None
+        raise FormatError(f"{where}: this is not a {expected} file: {error}; {other}") from None
     except RecursionError:
-        raise FormatError(f"{where}: this is not a {expected} file (nested too deeply)") from None
+        text = f"{where}: this is not a {expected} file (nested too deeply); {other}"
+        raise FormatError(text) from None
     try:
         if head.get("format") != expected:
             raise FormatError(
-                f"{where}: this is not a {expected} file (format is {head.get('format')!r})"
+                f"{where}: this is not a {expected} file (format is {head.get('format')!r}); "
+                f"{other}"
             )
         if head.get("version") != version:
             raise FormatError(
                 f"{where}: {expected} version {head.get('version')!r} is not supported; "
-                f"this Gantry reads version {version}"
+                f"this Gantry reads version {version}, make the file again"
             )
         return msgspec.json.decode(data, type=kind, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: {error}") from None
+        raise FormatError(f"{where}: {error}; {other}") from None
 
 
 def pretty(value: Any) -> bytes:
@@ -121,7 +125,7 @@ def check_target(path: str | Path, *inputs: str | Path) -> None:
         elif path.exists() and not path.is_file():
             reason = "it is a device or pipe"
         elif path.exists() and any(path.samefile(one) for one in inputs if Path(one).exists()):
-            reason = "this command reads it; give another name"
+            reason = "this command reads it"
         elif not folder.is_dir():
             reason = f"{folder} is not a folder"
         elif not os.access(folder, os.W_OK | os.X_OK):
@@ -129,7 +133,7 @@ def check_target(path: str | Path, *inputs: str | Path) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
     if reason:
-        raise FormatError(f"{path}: cannot be written: {reason}")
+        raise FormatError(f"{path}: cannot be written: {reason}; give another name")
 
 
 def write_atomic(path: str | Path, data: bytes | memoryview) -> None:
@@ -160,7 +164,9 @@ def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> str:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}") from None
+        raise FormatError(
+            f"{path}: cannot be written: {error.strerror}; give another name or free the disk"
+        ) from None
     return digest.hexdigest()
 
 

@@ -76,9 +76,13 @@ class Emulation(Struct, frozen=True):
         return f"emulated compute, {self.compute_slowdown} times slower"
 
 
+DeviceKind = Literal["cpu", "cuda"]
+GPU: DeviceKind = "cuda"
+
+
 class Device(Struct, frozen=True):
     name: str
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     usable_bytes: Positive
     threads: Threads  # intra-op threads of one device
     links: tuple[Link, ...]

@@ -74,3 +74,13 @@ def show_clock(us: int) -> str:
     seconds, rest = divmod(us, 1_000_000)
     minutes, seconds = divmod(seconds, 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}.{rest:06}"
+
+
+def microbatch_sizes(batch: int) -> list[int]:
+    """Sizes of microbatches that make a difference: numbers that divide the batch, each at least
+    half again as large as the one before, and the batch; ascending."""
+    found = list[int]()
+    for size in range(1, batch):
+        if batch % size == 0 and (not found or 2 * size >= 3 * found[-1]):
+            found.append(size)
+    return [*found, batch]

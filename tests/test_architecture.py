@@ -145,6 +145,14 @@ def test_a_run_neither_cuts_nor_measures() -> None:
     assert not {m for m in reached if _short(m) in ("cutting", "profiling")}
 
 
+def test_one_room_knows_gpus() -> None:
+    """Elsewhere nothing names CUDA but where a user types it or the formats say it."""
+    told = {"executor.cli", "executor.profiling.model_checks", "profiles.schema"}
+    files = {name: path for p in PACKAGES for name, path in modules(p).items()}
+    named = {name for name, path in files.items() if "cuda" in path.read_text().lower()}
+    assert {name for name in named if not name.startswith("executor.devices")} == told
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_rooms_are_small(package: str) -> None:
     """A room, and a package beside its rooms, has at most 12 files beside its face."""

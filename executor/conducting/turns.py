@@ -11,7 +11,7 @@ those that share a device, a task or host bytes with them: a segment whose threa
 not hold up one that it cannot touch. Who begins without such a wait hands it on in turn.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from plans.order import claims, regions, with_moves, with_transfers
 from plans.schema import Plan, parse_id
@@ -46,6 +46,7 @@ class Turns:
         early = {task.name: task.start_us for task in plan.tasks}
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
         self._starts += [0] * len(moved)
+        self._devices = [segment.devices for segment in plan.segments]
         self._inherited: dict[int, set[int]] = {}
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
@@ -80,6 +81,36 @@ class Turns:
                 before = self.waiting.pop(index) | self._inherited.pop(index, set())
                 self._hand_on(index, before)
                 self._ended.add(index)
+
+    def spread(self, devices: Collection[int], fits: Callable[[int, int], bool]) -> dict[int, int]:
+        """Place segments that wait for their one device alone on those of `devices` that no segment
+        is left for, where that `fits`; the new device of each, by number."""
+        ended, placed = self._ended, dict[int, int]()
+        used = {d for i, own in enumerate(self._devices) if i not in ended for d in own}
+        free = [device for device in devices if device not in used]
+        for index in [i for i in self.waiting if i < self._segments]:
+            own, known = self._devices[index], self._claims[index]
+            if len(own) > 1 or not self._blockers(index):
+                continue
+            for device in free:
+                before = self.waiting[index] | self._inherited.get(index, set())
+                self._claims[index] = claims((device,), self.tasks[index])
+                if fits(index, device) and not any(self._share(index, i) for i in before - ended):
+                    self._place(index, device, before)
+                    free.remove(device)
+                    placed[index] = device
+                    break
+                self._claims[index] = known
+        return placed
+
+    def _place(self, index: int, device: int, before: set[int]) -> None:
+        """Who waited for the segment on its device waits for those before it there instead."""
+        self._devices[index] = (device,)
+        self.waiting[index], self._inherited[index] = set(), before
+        for other, needed in self.waiting.items():
+            if index in needed and not self._share(index, other):
+                self.waiting[other] = needed - {index}
+                self._inherited.setdefault(other, set()).update(before)
 
     def blocked(self, by: Collection[int]) -> list[int]:
         """Those that wait for one of these."""

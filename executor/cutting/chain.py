@@ -202,7 +202,7 @@ def listed(model: nn.Module, inputs: Any) -> list[nn.Module] | None:
         return None
     layers = list(model)
     if not layers:
-        raise WorkloadError(f"the model, a {type(model).__name__}, has no layers")
+        raise WorkloadError(f"the model, a {type(model).__name__}, has no layers; give it some")
     if not isinstance(inputs, Tensor):
         layers[0] = Called(layers[0], single=True)
     return layers

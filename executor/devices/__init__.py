@@ -14,7 +14,16 @@ from executor.devices.device import (
 )
 from executor.devices.gpu import describe, update_threads, usable
 from executor.devices.hostmem import PIECE, HostMemory, free_host_bytes, host_memory, ring_bytes
-from executor.devices.machine import apply, default_source, expect_nodes, open_devices
+from executor.devices.machine import (
+    apply,
+    backend_of,
+    default_source,
+    expect_nodes,
+    first_gpu,
+    gpu_count,
+    open_devices,
+    sent_by,
+)
 from executor.devices.pace import least_us
 
 __all__ = [
@@ -30,14 +39,18 @@ __all__ = [
     "aligned",
     "apart",
     "apply",
+    "backend_of",
     "default_source",
     "describe",
     "expect_nodes",
+    "first_gpu",
     "free_host_bytes",
+    "gpu_count",
     "host_memory",
     "least_us",
     "open_devices",
     "ring_bytes",
+    "sent_by",
     "until",
     "update_threads",
     "usable",

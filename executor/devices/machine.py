@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
+from torch import Tensor
 
 from executor.devices.cpu import CpuDevice, Links, links_of
 from executor.devices.cuda import CudaDevice, CudaSource
@@ -14,7 +15,7 @@ from executor.numerics import CpuSource, Source
 from plans.order import node_count
 from plans.schema import Device as Spec
 from plans.schema import Plan
-from profiles.schema import Numerics
+from profiles.schema import GPU, Numerics
 
 
 def expect_nodes(plan: Plan, nodes: int) -> None:
@@ -45,7 +46,7 @@ def open_devices(
     shared: dict[int, Links] = {}
     with ExitStack() as opened:  # closes them if one of the next cannot be opened
         for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True), first):
-            if spec.kind == "cuda":
+            if spec.kind == GPU:
                 made.append(CudaDevice(spec, slab, index, casts=casts))
             else:
                 links = links_of(spec.emulation) if spec.emulation else None
@@ -59,7 +60,27 @@ def open_devices(
 
 def default_source(kind: str) -> Source:
     """The default generator that models on a device of this kind draw from."""
-    return CudaSource(0) if kind == "cuda" else CpuSource()
+    return CudaSource(0) if kind == GPU else CpuSource()
+
+
+def first_gpu(most_bytes: int, threads: int) -> Spec:
+    """The first GPU of the machine, with a budget of so many bytes at most."""
+    return Spec(f"{GPU}:0", GPU, most_bytes, threads)
+
+
+def gpu_count() -> int:
+    """The GPUs that torch sees."""
+    return torch.cuda.device_count()
+
+
+def backend_of(kind: str) -> str:
+    """The backend of torch.distributed that moves the slabs of devices of this kind."""
+    return "nccl" if kind == GPU else "gloo"
+
+
+def sent_by(backend: str) -> Tensor:
+    """A byte in memory that a backend sends from."""
+    return torch.zeros(1, dtype=torch.uint8, device=GPU if backend == "nccl" else None)
 
 
 def apply(numerics: Numerics) -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor import driver
-from executor.devices import default_source
+from executor.devices import backend_of, default_source
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
@@ -57,16 +57,18 @@ _NEWS_S = 0.5  # that come before a signal, where that follows from them
 
 @dataclass(frozen=True)
 class Met:
-    """The processes of a run, connected."""
+    """The processes of a run, connected. silence_s: that is too long without a sign of one;
+    prepare_s: that they may take to build their models."""
 
     world: World
     mesh: Mesh
     silence_s: float
+    prepare_s: float
 
     def connect(self, part: Part, flat: Tensor) -> tuple[dict[Pair, GroupWire], Carrier]:
         """The wires of this process' devices, and the carrier of its node's store, `flat`."""
         try:
-            backend = "nccl" if part.kind == "cuda" else "gloo"
+            backend = backend_of(part.kind)
             made = wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
             return made, carrier(part, flat)
         except (RuntimeError, RunError) as error:
@@ -97,9 +99,9 @@ class _Others:
 
     def joined(self) -> Lead:
         met, mesh, world = self._met, self._met.mesh, self._met.world
-        waiting = set(mesh.others)
+        waiting, deadline = set(mesh.others), time.monotonic() + met.prepare_s
         while waiting:
-            rank, message = mesh.receive(waiting)
+            rank, message = mesh.receive(waiting, deadline)
             if isinstance(message, Time):
                 mesh.send(rank, Time(message.asked, time.perf_counter()))
                 continue
@@ -254,7 +256,7 @@ def connected(board: Board, silence_s: float) -> Iterator[Met]:
 
     with heard(_ENDS, hear):
         try:
-            yield Met(world, mesh, silence_s)
+            yield Met(world, mesh, silence_s, board.prepare_s)
         finally:
             mesh.close()
             _disconnect()

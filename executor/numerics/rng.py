@@ -6,6 +6,7 @@ starts from a known state: it is put into the generator around each op that draw
 of a later microbatch is found by fast-forwarding over the draws of those before it.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -274,14 +275,22 @@ def no_draws(why: str = _IN_BACKWARD) -> RandomMode:
 class OwnRandomness(OpMode):
     """While active in a thread, drawing from the default generator is an error.
 
-    That generator belongs to the models; data that drew from it would change their numbers.
+    That generator belongs to the models; data that drew from it would change their numbers. Not in
+    processes that are forked meanwhile, as by a DataLoader: they have one of their own.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = os.getpid()
+
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+        draws = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
+        if draws and os.getpid() == self._process:
             raise DrawError(
-                "draws from torch's default generator, which belongs to the model; "
-                "use a torch.Generator seeded from the step"
+                "draws from torch's default generator, which belongs to the model, that draws from "
+                "it at the same time (also inside fork_rng); use a torch.Generator seeded from the "
+                "step, and give it to whatever draws: torch.randn(..., generator=own), "
+                "DataLoader(..., generator=own)"
             )
         return func(*args, **kwargs)
 

@@ -54,4 +54,4 @@ class SameDraws(OpMode):
             own = whole.narrow(dim, begin * each, count * each)
             if size % self._samples == 0 and own.shape == shape:
                 return own
-        raise DrawError("draws numbers that are not of the samples")
+        raise DrawError("draws numbers of no samples")

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from executor.devices import Device, HostMemory, apart, until
+from executor.devices import Device, HostMemory, apart, backend_of, until
 from executor.distributed.links import GroupWire, wires
 from executor.errors import RunError, text_of
 from executor.profiling import links
@@ -120,7 +120,7 @@ class Others:
 
     def links(self, device: Device, memory: HostMemory, samples: int) -> Sequence[Link]:
         """The links of process 0, as it measures them and its partners do."""
-        backend = "nccl" if device.spec.kind == "cuda" else "gloo"
+        backend = backend_of(device.spec.kind)
         if self.leads:
             self.told()
         every = [pair for _, other in self.partners for pair in ((0, other), (other, 0))]

@@ -33,6 +33,7 @@ from executor.profiling.model_checks import (
 )
 from executor.shards import DRAWS, Modes, Shard
 from executor.workload import Batch, Ending, Task, batch_of, loss_in
+from profiles.errors import GantryError
 
 _CUT = (
     "layers of the model were found as it trains, and are not what it does in eval mode; let it be "
@@ -49,6 +50,8 @@ def blamed(where: str, *more: str) -> Iterator[None]:
     except torch.OutOfMemoryError:  # not the layer's fault; a smaller microbatch may do
         raise
     except Exception as error:
+        if not more and not isinstance(error, GantryError):
+            more = ("call it in plain PyTorch to see where that comes from",)
         raise WorkloadError("; ".join([f"{where}: {text_of(error)}", *more])) from error
 
 

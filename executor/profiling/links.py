@@ -89,7 +89,7 @@ def links(
     if not casts:
         return tuple(found)
     cast = _rates(_Line(device, "h2d", _casting(host[0])), [d2h], LARGEST, large, samples)
-    if device.spec.kind == "cuda":  # nothing is copied before the first piece is cast
+    if device.spec.kind != "cpu":  # nothing is copied before the first piece is cast
         cast = [_begun(rate) for rate in cast]
     return (*found, Link("cast", *cast))
 
@@ -189,7 +189,7 @@ def copying(device: Device) -> Iterator[None]:
     """Both directions of a device's links are busy; its slab holds SLAB_BYTES, or two copies that
     an emulated link makes soon."""
     count = count_of(device, _COPIES)
-    host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type == "cuda")
+    host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type != "cpu")
     with ExitStack() as stack:
         for line in both_ways(device, list(host)):
             stack.enter_context(busy(partial(line.copy, count), line.queue))

@@ -23,7 +23,9 @@ from executor.devices import (
     HostMemory,
     apply,
     describe,
+    first_gpu,
     free_host_bytes,
+    gpu_count,
     host_memory,
     open_devices,
     update_threads,
@@ -53,7 +55,7 @@ _SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small
 class Options:
     """The machine: `devices` of device_bytes each, emulated with links as in `emulation`.
 
-    emulation None: CUDA devices, with as much memory as is free where device_bytes is None.
+    emulation None: GPUs, with as much memory as is free where device_bytes is None.
     samples: of each time, fewer where one is long. host_bytes None: what the machine has free.
     disk: a folder where idle tasks may wait. lengths: of the sequences that tasks with lengths are
     measured with, by default some up to their longest.
@@ -149,14 +151,14 @@ def _spec(options: Options) -> DeviceSpec:
     if options.emulation:
         return DeviceSpec("cpu", "cpu", _SLAB, THREADS, options.emulation)
     most = options.device_bytes or LARGEST
-    return DeviceSpec("cuda:0", "cuda", most, update_threads(_cores(), options.devices))
+    return first_gpu(most, update_threads(_cores(), options.devices))
 
 
 def _opened(options: Options) -> int:
     """The one device that measures, and where there are several a second one to send to."""
     if options.emulation:
         return 2 if options.emulation.p2p_bytes_per_s else 1
-    return min(2, options.devices, max(1, torch.cuda.device_count()))
+    return min(2, options.devices, max(1, gpu_count()))
 
 
 def _lab(device: Device, options: Options) -> Lab:
@@ -289,7 +291,7 @@ def _provenance(device: Device, lab: Lab) -> dict[str, str]:
         "torch": str(torch.__version__),
         "cpu": _cpu_model(),
     }
-    if device.spec.kind == "cuda":
+    if device.spec.kind != "cpu":
         return noted | describe(device.where)
     slower = f", {lab.slowdown} times slower than measured" if lab.slowdown > 1 else ""
     return noted | {"timing": f"emulated devices, {lab.load} computing at once{slower}"}

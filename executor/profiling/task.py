@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Hashable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from torch import nn
 from tqdm import tqdm
 
-from executor.cutting import Chain, call, chain_of, left_out, name_of, run
+from executor.cutting import Chain, chain_of, left_out, name_of
 from executor.devices import Device
 from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes
@@ -51,12 +50,7 @@ from profiles import schema
 from profiles.codec import align
 from profiles.curves import curves_of
 from profiles.lengths import describe
-
-
-def microbatch_sizes(batch_size: int) -> list[int]:
-    """The powers of two that divide the batch, and the batch itself; ascending."""
-    powers = (1 << k for k in range(batch_size.bit_length()))
-    return sorted({size for size in powers if batch_size % size == 0} | {batch_size})
+from profiles.units import microbatch_sizes
 
 
 class _Apart(NamedTuple):
@@ -149,11 +143,8 @@ def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
     model, chain = apart.model, apart.chain
     if chain.batch:
         return schema.Parts(why=f"its layers are made for microbatches of {chain.batch}")
-    listed = isinstance(model, nn.ModuleList)  # has no forward
-    found = find_parts(
-        Probe(task, model, partial(run, chain.layers) if listed else partial(call, model)),
-        list(batches),
-    )
+    layers = chain.layers if isinstance(model, nn.ModuleList) else ()  # which has no forward
+    found = find_parts(Probe(task, model, layers), list(batches))
     if found.kind == "whole":
         _say(
             f"note: task {task.name}: its batch stays whole; parts of it would train something "

@@ -29,6 +29,7 @@ from executor.workload.packed import (
     padding,
     take,
     tokens_of,
+    weight_of,
 )
 from executor.workload.steps import (
     Shape,
@@ -90,4 +91,5 @@ __all__ = [
     "take",
     "tokens_of",
     "weigh_of",
+    "weight_of",
 ]

@@ -29,11 +29,8 @@ class Packed(Protocol):
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
 
-    def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
-        """Those of the step's microbatches that are `wanted`."""
-
-    def divisor(self, step: int, microbatch: int) -> float:
-        """By what the loss of a microbatch is divided."""
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, tuple[Batch, Share]]:
+        """Those of the step's microbatches that are `wanted`, each with its share of the loss."""
 
 
 class Staged(NamedTuple):
@@ -164,8 +161,8 @@ class Batches:
         if self._steps:
             with OwnRandomness():
                 packed = self._steps.packed(step, self._wanted(step))
-            for m, batch in packed.items():
-                yield m, batch, Share(self._steps.divisor(step, m))
+            for m, (batch, share) in packed.items():
+                yield m, batch, share
             return
         whole, size = self._batch(step), self._plan.microbatch
         parts = [part(whole, m * size, size) for m in range(self._plan.microbatches)]
@@ -232,11 +229,13 @@ def batch_of(task: Task, step: int) -> Batch:
     elif isinstance(given, tuple | list) and len(given) == 2:
         batch = Batch(*given)
     else:
-        raise RunError("returned something else than two tensors, inputs and targets")
+        raise RunError("returned something else than two tensors; return inputs and targets")
     inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
     tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
     if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
-        raise RunError("returned something else than two tensors, batch first and not empty")
+        raise RunError(
+            "returned something else than two tensors; return some, batch first and not empty"
+        )
     return Batch(mapped(Tensor.detach, inputs), mapped(Tensor.detach, batch.targets))
 
 

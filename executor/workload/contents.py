@@ -52,13 +52,13 @@ class Contents:
         return sum(layout.bytes for layout in content.layouts)
 
 
-def shares(weigh: Weigh | None, batch: Any, parts: Sequence[Any]) -> list[Share]:
+def shares(given: Weigh | None, batch: Any, parts: Sequence[Any]) -> list[Share]:
     """The share of each of its parts in the loss of a batch; equal ones without weights. RunError
     where the weights of the parts are not that of the batch, or all 0."""
-    if weigh is None:
+    if given is None:
         return [Share(len(parts))] * len(parts)
-    weights = [_weight(weigh, one) for one in parts]
-    total, whole = math.fsum(weights), _weight(weigh, batch)
+    weights = [weigh(given, one) for one in parts]
+    total, whole = math.fsum(weights), weigh(given, batch)
     if not math.isclose(total, whole, rel_tol=_ROUNDING):
         raise RunError(
             f"weight gave {whole:.10g} of the batch and {total:.10g} of its {len(parts)} "
@@ -71,9 +71,10 @@ def shares(weigh: Weigh | None, batch: Any, parts: Sequence[Any]) -> list[Share]
     return [Share(total / one if one else math.inf, total) for one in weights]
 
 
-def _weight(weigh: Weigh, batch: Any) -> float:
-    given = weigh(batch)
-    number = given.item() if isinstance(given, Tensor) and given.numel() == 1 else given
+def weigh(given: Weigh, batch: Any) -> float:
+    """What the function gives of a batch. RunError where that is no number from 0 on."""
+    found = given(batch)
+    number = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
     if not isinstance(number, int | float) or not 0 <= number < math.inf:
         shown = number if isinstance(number, int | float) else type(number).__name__
         raise RunError(f"weight gave {shown}; it must be a number from 0 on, what a batch counts")

@@ -29,7 +29,8 @@ class Feed:
     A batch of training has the number of its step. Batches of evaluations are numbered through; a
     loss is the mean over `count` of them, by what each counts, and belongs to every `every`-th
     step. In training both are 1. steps: of a task whose samples have lengths. Its microbatches have
-    different shapes, and its loss is the sum of the parts of all batches.
+    different shapes, and its loss is the sum of the parts of all batches, in evaluations divided by
+    what they count.
     """
 
     def __init__(
@@ -100,11 +101,15 @@ class Feed:
             found[part] = value, total
             if len(found) == self._count * size:
                 parts = [found[k] for k in sorted(self._parts.pop(step))]
-                values = [value for value, _ in parts]
-                self._on_loss(step, sum(values) if self._steps else self._mean(parts))
+                self._on_loss(step, self._mean(parts))
 
     def _mean(self, parts: Sequence[tuple[float, float]]) -> float:
         """The mean over batches of the sums of their parts, by what each batch counts."""
+        if self._steps:
+            total = sum(weight for _, weight in parts) if self._steps.judges else 1.0
+            if not total:
+                raise RunError("the weights of all samples are 0, so there is no mean of losses")
+            return sum(value for value, _ in parts) / total
         size = self._microbatches
         batches = [parts[k : k + size] for k in range(0, len(parts), size)]
         mean = sum(batch[0][1] for batch in batches) / self._count

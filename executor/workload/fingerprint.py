@@ -46,12 +46,15 @@ _MADE = ("_abc_impl", "_member_map_", "_member_names_", "_value2member_map_")
 def fingerprint_of(task: Task) -> str:
     """A sha256 of a task's settings and code, as far as both are known before its model is built.
 
-    Lengths are left out: a plan has their own sha256."""
+    Lengths are left out: a plan has their own sha256. So are settings that nobody has made, so that
+    a new one does not change the fingerprints of those who do not know it."""
     walk = _Walk()
     for field in fields(task):
-        if field.name != "lengths":
+        given = getattr(task, field.name)
+        said = type(given) not in _PLAIN or given != field.default
+        if said and field.name != "lengths":
             walk.value(field.name)
-            walk.value(getattr(task, field.name))
+            walk.value(given)
     return walk.digest()
 
 

@@ -44,15 +44,18 @@ def _tasks(ref: str) -> list[Task]:
         return checked(ref, huggingface.load(ref))
     where, colon, name = ref.rpartition(":")
     if not colon or not where or not name.isidentifier():
-        raise WorkloadError(f"{ref}: a workload is file.py:function or package.module:function")
+        raise WorkloadError(
+            f"{ref}: a workload is file.py:function or package.module:function; give one of these"
+        )
     source = _source(ref, where)
     function = getattr(_module(ref, where, source), name, None)
     if not callable(function):
-        raise WorkloadError(f"{ref}: {source} has no function {name!r}")
+        raise WorkloadError(f"{ref}: {source} has no function {name!r}; give one that it has")
     try:
         tasks = function()
     except Exception as error:
-        raise WorkloadError(f"{ref}: {name}() raised {one_line(error)}") from error
+        text = f"{ref}: {name}() raised {one_line(error)}; call it in plain Python to see where"
+        raise WorkloadError(text) from error
     return checked(ref, tasks)
 
 
@@ -128,14 +131,16 @@ def _source(ref: str, where: str) -> Path:
     if where.endswith(".py"):
         path = Path(where)
         if not path.is_file():
-            raise WorkloadError(f"{ref}: there is no file {where} in {Path.cwd()}")
+            raise WorkloadError(f"{ref}: there is no file {where} in {Path.cwd()}; give its path")
         return path
     try:
         spec = importlib.util.find_spec(where)
     except (ImportError, ValueError, AttributeError):
         spec = None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise WorkloadError(f"{ref}: there is no module {where}; a file's name ends in .py")
+        raise WorkloadError(
+            f"{ref}: there is no module {where}; give one, or a file's name, which ends in .py"
+        )
     return Path(spec.origin)
 
 
@@ -154,5 +159,8 @@ def _module(ref: str, where: str, source: Path) -> ModuleType:
         sys.modules[name] = module
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise WorkloadError(f"{ref}: importing {source} raised {one_line(error)}") from error
+        text = (
+            f"{ref}: importing {source} raised {one_line(error)}; import it in plain Python to see"
+        )
+        raise WorkloadError(f"{text} where") from error
     return module

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from executor.errors import RunError
 from executor.numerics import mapped, tensors_of
+from executor.workload.contents import weigh
 from executor.workload.loss import Batch
 from executor.workload.task import Task
 
@@ -30,9 +31,23 @@ def lengths_of(task: Task) -> NDArray[np.uint32]:
     return np.asarray(task.lengths).astype(np.uint32, copy=False)
 
 
-def weights_of(task: Task) -> NDArray[Any]:
-    """The weight of each of the task's samples in the mean of their losses."""
-    return lengths_of(task) if task.weights is None else np.asarray(task.weights)
+def weight_of(task: Task, number: int, sample: Batch) -> float:
+    """What a sample counts in the mean of losses: as the task says, or its tokens that have a
+    target. RunError where that is no number, or cannot be seen."""
+    if task.weights is not None:
+        return float(np.asarray(task.weights)[number])
+    if task.weight is not None:
+        return weigh(task.weight, tuple(sample))
+    signed = [y for y in tensors_of(sample.targets) if y.dim() and _nothing(y) == IGNORED]
+    each = [(y != IGNORED).reshape(len(y), -1).any(1) for y in signed]
+    for n, own in enumerate(each):
+        if not torch.equal(own, each[0]):
+            raise RunError(
+                f"sample {number} has {int(each[0].sum())} targets that are not {IGNORED} in its "
+                f"first tensor of targets and {int(own.sum())} in number {n + 1}, or others; say "
+                "what a sample counts: weight=lambda sample: ..."
+            )
+    return float(each[0].sum()) if each else float(tokens_of(sample))
 
 
 def held_out(task: Task) -> Task:
@@ -79,6 +94,11 @@ def padding(like: Batch, tokens: int) -> Batch:
         mapped(lambda x: x.new_zeros((tokens, *x.shape[1:])), like.inputs),
         mapped(lambda y: y.new_full((tokens, *y.shape[1:]), _nothing(y)), like.targets),
     )
+
+
+def silent(sample: Batch) -> Batch:
+    """The sample with the targets of padding, which have no loss."""
+    return Batch(sample.inputs, padding(sample, tokens_of(sample)).targets)
 
 
 def padded(samples: Sequence[Batch], row: int) -> list[Batch]:

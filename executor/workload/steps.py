@@ -3,7 +3,7 @@ each microbatch, by a table."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import MismatchError, RunError
+from executor.workload.contents import Share
 from executor.workload.loss import Batch
 from executor.workload.packed import (
     held_out,
@@ -19,9 +20,10 @@ from executor.workload.packed import (
     pack,
     padded,
     padding,
+    silent,
     take,
     tokens_of,
-    weights_of,
+    weight_of,
 )
 from executor.workload.task import Task
 from plans.order import judge, task_runs
@@ -55,26 +57,19 @@ class Table(Protocol):
     def row(self, step: int) -> NDArray[np.integer[Any]]:
         """The microbatch of each of these."""
 
-    def weight(self, step: int) -> float:
-        """By what the sum of the losses is divided that the step has a part of."""
-
 
 class Steps:
     """Takes the samples of a step from the task's data, and packs its microbatches. padded: see
-    `plans.schema.Lengths`."""
+    `plans.schema.Lengths`. judges: steps are rounds of evaluations."""
 
-    def __init__(self, task: Task, table: Table, *, padded: bool) -> None:
-        self._task = replace(task, lengths=lengths_of(task))
-        self._table, self._padded = table, padded
+    def __init__(self, task: Task, table: Table, *, padded: bool, judges: bool = False) -> None:
+        weights = None if task.weights is None else np.asarray(task.weights)
+        self._task = replace(task, lengths=lengths_of(task), weights=weights)
+        self._table, self._padded, self.judges = table, padded, judges
 
     def tokens(self, step: int) -> Sequence[int]:
         """The most tokens of each of the step's microbatches."""
         return self._table.tokens(step)
-
-    def divisor(self, step: int, microbatch: int) -> float:
-        """By what the sum of a microbatch's losses is divided: the weights of the whole step, or
-        evaluation. One that has padding only adds nothing to the loss."""
-        return self._table.weight(step) if microbatch in self._table.row(step) else math.inf
 
     def sizes(self, step: int) -> list[int]:
         """The tokens of each of the step's microbatches, 0 of one without samples; those behind the
@@ -86,20 +81,38 @@ class Steps:
             return [len(one) * int(one.max(initial=0)) for one in each]
         return [int(one.sum()) for one in each]
 
-    def packed(self, step: int, wanted: Collection[int]) -> dict[int, Batch]:
-        """Those of the step's microbatches that are `wanted`. RunError where the data's samples are
-        not those that were planned; whatever else the data raises goes on."""
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, tuple[Batch, Share]]:
+        """Those of the step's microbatches that are `wanted`, and by what the sum of their losses
+        is divided: the weight of the whole step. Evaluations are divided when all is known.
+
+        RunError where the data's samples are not those that were planned, or weigh nothing;
+        whatever else the data raises goes on."""
         row, samples = self._table.row(step), self._table.samples(step)
         mine = [m for m in range(len(self.tokens(step))) if m in wanted]
         numbers = {m: samples[row == m].tolist() for m in mine}
         asked = [n for own in numbers.values() for n in own]
+        if self._task.weights is None and not self.judges and mine:
+            asked = samples.tolist()  # the weights of all are needed
         if not asked:
             asked = [*samples[:1].tolist(), 0][: len(mine[:1])]  # says what padding looks like
         taken = dict(zip(asked, take(self._task, asked), strict=True)) if asked else {}
-        return {
-            m: self._microbatch([taken[n] for n in own], step, m, next(iter(taken.values())))
-            for m, own in numbers.items()
-        }
+        weights = {n: weight_of(self._task, n, one) for n, one in taken.items()}
+        total = 1.0 if self.judges else self._total(samples.tolist(), weights)
+        made = {}
+        for m, own in numbers.items():
+            pieces = [taken[n] if weights[n] else silent(taken[n]) for n in own]
+            weight = math.fsum(weights[n] for n in own)
+            batch = self._microbatch(pieces, step, m, next(iter(taken.values())))
+            made[m] = batch, Share(total if weight else math.inf, weight)
+        return made
+
+    def _total(self, samples: Sequence[int], weights: Mapping[int, float]) -> float:
+        """The weights of a step's samples, whatever was taken of them."""
+        known = self._task.weights
+        each = weights.values() if known is None else known[samples].tolist()
+        if not (total := math.fsum(each)) and weights:
+            raise RunError("the weights of all samples are 0, so none has a loss; leave them out")
+        return total
 
     def _microbatch(self, samples: Sequence[Batch], step: int, number: int, like: Batch) -> Batch:
         if self._padded and samples:
@@ -115,12 +128,11 @@ class Steps:
 
 
 class _Step(NamedTuple):
-    """A step, its samples, the microbatch of each, and the sum of their weights."""
+    """A step, its samples, and the microbatch of each."""
 
     step: int
     samples: NDArray[np.int64]
     row: NDArray[np.integer[Any]]
-    weight: float
 
 
 class _Trained:
@@ -133,7 +145,7 @@ class _Trained:
         self._rows, self._first = rows, planned.done + planned.steps - len(rows)
         self._shapes = sorted(shapes, key=lambda shape: shape.first)
         self._begins = [shape.first for shape in self._shapes]
-        self._batch, self._weights = planned.batch, weights_of(task)
+        self._batch, self._count = planned.batch, len(task.lengths)
         self._window, self._microbatches = planned.lengths.window, planned.microbatches
         self._latest: _Step | None = None
 
@@ -146,9 +158,6 @@ class _Trained:
     def row(self, step: int) -> NDArray[np.integer[Any]]:
         return self._of(step).row
 
-    def weight(self, step: int) -> float:
-        return self._of(step).weight
-
     def _of(self, step: int) -> _Step:
         """The step's samples are found in the rows of its window."""
         known = self._latest
@@ -158,10 +167,8 @@ class _Trained:
             rows = self._rows[begin : begin + self._window]
             found = places(rows, self._window, self._microbatches)
             mine = np.flatnonzero(found.steps == at)
-            every = of_step(self._first + begin, self._batch, len(self._weights), len(rows))
-            samples, row = every[mine], found.microbatches.ravel()[mine]
-            total = math.fsum(self._weights[samples].tolist())
-            self._latest = known = _Step(step, samples, row, total)
+            every = of_step(self._first + begin, self._batch, self._count, len(rows))
+            self._latest = known = _Step(step, every[mine], found.microbatches.ravel()[mine])
         return known
 
 
@@ -169,14 +176,11 @@ class _Judged:
     """The samples of `rounds` rounds, which come again in each evaluation. row: of the table, the
     microbatch of each sample, numbered through all rounds."""
 
-    def __init__(
-        self, task: Task, row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]
-    ) -> None:
+    def __init__(self, row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]) -> None:
         self._tokens, self._rounds = tokens, rounds
         self._row, self._order = row, np.argsort(row, kind="stable")
         numbers = np.arange(rounds + 1) * len(tokens)
         self._begins = np.searchsorted(row[self._order], numbers).tolist()
-        self._weight = math.fsum(weights_of(task).tolist())
 
     def tokens(self, step: int) -> Sequence[int]:
         return self._tokens
@@ -188,9 +192,6 @@ class _Judged:
     def row(self, step: int) -> NDArray[np.int64]:
         first = step % self._rounds * len(self._tokens)
         return np.asarray(self._row[self.samples(step)], np.int64) - first
-
-    def weight(self, step: int) -> float:
-        return self._weight
 
 
 def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path | None) -> Steps:
@@ -218,8 +219,8 @@ def judged_steps(
         raise MismatchError(f"{where}: in the plan and not in the workload; build again")
     own = held_out(task)
     rows = _rows(where, names.held_out(planned.name), said, own, said.samples, plan)
-    table = _Judged(own, rows[0], planned.evaluation.batches, tokens)
-    return Steps(own, table, padded=said.padded)
+    table = _Judged(rows[0], planned.evaluation.batches, tokens)
+    return Steps(own, table, padded=said.padded, judges=True)
 
 
 def _rows(

@@ -24,6 +24,10 @@ from executor.optim import Recipe, recipe_of
 from profiles.schema import Precision
 from profiles.units import LARGEST
 
+_DATA = (
+    "a function that gives the same batch whenever it is asked for a step: lambda step: "
+    "batches[step % len(batches)], where batches = list(loader) fits the memory"
+)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
@@ -37,7 +41,8 @@ class Evaluation:
 
     A task with lengths has `lengths` here, too, and no batches: the tokens of every sample, all of
     which are evaluated each time. data(samples) gives them as the task's own data does. The loss is
-    the sum over all tokens divided by the sum of `weights`, by default the lengths."""
+    the sum over all tokens divided by the sum of `weights`, or of what samples count in the task.
+    """
 
     every: int
     data: Callable[[Any], Any]  # of the number of a batch, or of a list of samples
@@ -75,7 +80,10 @@ class Task:
     arguments(inputs, positions, sequences), where positions count from 0 in each sequence and
     sequences number them; by default x becomes (x, positions, sequences), and a dict gets keys
     position_ids and sequence_ids. loss(outputs, targets) is the sum over its tokens; it is divided
-    by the sum of `weights` (the lengths; or ones, for a mean over samples) of the whole step."""
+    by what all samples of the step count, each its tokens that have a target (not -100, where
+    targets are signed integers), or weight((inputs, targets)), or `weights`, a number for each
+    sample. These are known before: otherwise every process of a run asks for all samples of a step.
+    A sample that counts 0 has no loss."""
 
     name: str
     model: nn.Module | Callable[[], nn.Module]
@@ -107,10 +115,13 @@ def checked(ref: str, tasks: object) -> list[Task]:
     """The tasks that `ref` returned; WorkloadError for a value that no training can have."""
     if not isinstance(tasks, list | tuple) or not all(isinstance(t, Task) for t in tasks):
         raise WorkloadError(
-            f"{ref}: returned {type(tasks).__name__}, not a list of executor.workload.task.Task"
+            f"{ref}: returned {type(tasks).__name__}, not a list of executor.workload.task.Task; "
+            "return such a list"
         )
     if not tasks:
-        raise WorkloadError(f"{ref}: returned an empty list; there is nothing to train")
+        raise WorkloadError(
+            f"{ref}: returned an empty list; there is nothing to train, return a task"
+        )
     for task in tasks:
         for name, value, fits, must in _rules(task):
             if not fits:
@@ -139,14 +150,16 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     yield "clip", task.clip, task.clip is None or limit, "a number above 0"
     weigh = "a function that gives the number that a batch counts"
     yield "weight", task.weight, task.weight is None or callable(task.weight), weigh
+    yield "data", task.data, callable(task.data), _DATA
     function = "a function, since each shard has an optimizer of its own"
     for name, given in (("scheduler", task.scheduler), ("groups", task.groups)):
         yield name, given, given is None or callable(given), function
     if (asked := task.evaluate) is not None:
-        made = isinstance(asked, Evaluation) and callable(asked.data)
+        made = isinstance(asked, Evaluation)
         many = "batches" if task.lengths is None else "lengths"
         call = f"executor.workload.task.Evaluation(every=..., data=..., {many}=...)"
-        yield "evaluate", asked, made, f"{call}, with a function as data"
+        yield "evaluate", asked, made, call
+        yield "evaluate.data", asked.data, callable(asked.data), _DATA
         own = f"a whole number from 1 to {task.steps}, the task's steps"
         yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
     if task.lengths is not None:
@@ -168,7 +181,8 @@ def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     count = len(task.lengths)
     own = f"a whole number from 1 to {count}, the number of lengths; a step has so many samples"
     yield "batch", task.batch, _counts(task.batch, count), own
-    yield "weight", task.weight, task.weight is None, "left out in a task with lengths"
+    one = task.weight is None or task.weights is None
+    yield "weight", task.weight, one, "left out beside weights"
     called = task.arguments is None or callable(task.arguments)
     yield "arguments", task.arguments, called, "a function of inputs, positions and sequences"
     summed = "a function that gives the sum over the tokens, in a task with lengths"
@@ -193,8 +207,8 @@ def _rules_of_samples(whose: str, of: Task | Evaluation) -> Iterator[tuple[str, 
         numbers = weights.shape == lengths.shape and weights.dtype.kind in "iuf"
         many = f"as many numbers as there are lengths, {len(lengths)}"
         yield f"{whose}weights", of.weights, numbers, many
-        for n in np.flatnonzero(~((weights > 0) & (weights < math.inf)))[:1]:
-            yield f"{whose}weights[{n}]", float(weights[n]), False, "a finite number above 0"
+        for n in np.flatnonzero(~((weights >= 0) & (weights < math.inf)))[:1]:
+            yield f"{whose}weights[{n}]", float(weights[n]), False, "a finite number from 0 on"
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
@@ -228,7 +242,8 @@ def build(task: Task, source: Source | None = None) -> tuple[nn.Module, Tensor]:
         raise WorkloadError(f"task {task.name}: building the model: {one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise WorkloadError(
-            f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module"
+            f"task {task.name}: model() returned {type(model).__name__}, not a torch.nn.Module; "
+            "return one"
         )
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):

@@ -153,7 +153,8 @@ def save(figure: "Figure", path: str | Path) -> None:
 def check_name(path: str | Path) -> None:
     """FormatError unless the name says which kind of picture it is."""
     if Path(path).suffix.lower() not in _FORMATS:
-        raise FormatError(f"{path}: the name of a picture ends in {', '.join(_FORMATS)}")
+        ends = ", ".join(_FORMATS)
+        raise FormatError(f"{path}: the name of a picture ends in {ends}; give such a name")
 
 
 def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:

@@ -85,6 +85,6 @@ def _jitter(plan: Plan, program: Program, kinds: Sequence[Profile]) -> Jitter:
 
 
 def _kind(device: str) -> int:
-    """The number of a device's kind: 1 of `k1.cuda3`, 0 where there is but one kind."""
+    """The number of a device's kind: 1 of `k1.cpu3`, 0 where there is but one kind."""
     kind, dot, _ = device.partition(".")
     return int(kind[1:]) if dot else 0

@@ -213,7 +213,7 @@ def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
     text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
     option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at or --jitter: only where this task runs")
+    option("--task", metavar="TASK", help="with --at, --jitter or --alternatives: this one only")
     text = "say instead what was tried to train tasks on several devices, and why it was left"
     option("--alternatives", action="store_true", help=text)
     text = "say instead how long steps are when ops take now more, now less time, as the profile "
@@ -250,7 +250,7 @@ def _estimate(option: Option) -> None:
     option("--seq", dest="sequence", type=positive, metavar="SEQ", help=text)
     text = "tokens of every sample: a list in JSON, or a numpy array (default: all are alike)"
     option("--lengths", metavar="FILE", help=text)
-    text = "sizes to offer, like 1,2,4 (default: powers of two that divide the batch, and it)"
+    text = "sizes to offer, like 1,2,4 (default: those that make a difference)"
     option("--microbatch", dest="microbatches", type=_wholes, metavar="SIZES", help=text)
     option("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
     option("--dtype", choices=NUMBER, help="default: the best the GPU has")

@@ -92,8 +92,8 @@ def show_plan(options: argparse.Namespace) -> int:
     if options.steps:
         return show_steps(plan, options)
     if options.alternatives:
-        told = json.dumps(to_builtins(ranked(plan.solver.alternatives)), indent=1)
-        print(told if options.json else describe_alternatives(plan))
+        told = json.dumps(to_builtins(ranked(plan, options.task)), indent=1)
+        print(told if options.json else describe_alternatives(plan, options.task))
     elif options.json:
         print(json.dumps(asdict(now) if now else summary(plan), indent=1))
     else:
@@ -107,8 +107,9 @@ def _one_question(options: argparse.Namespace) -> None:
         raise FormatError(
             "--at, --jitter, --steps and --alternatives are four questions; ask one at a time"
         )
-    if options.task is not None and options.at is None and not options.jitter:
-        raise FormatError("--task says in which task to look for the moment --at; give --at too")
+    about = options.at is not None or options.jitter or options.alternatives
+    if options.task is not None and not about:
+        raise FormatError("--task says which task is meant; give --at, --jitter or --alternatives")
     if (options.jitter or options.steps) != bool(options.profile):
         raise FormatError(
             "--jitter or --steps and the plan's --profile belong together; give both or none"

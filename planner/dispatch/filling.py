@@ -4,12 +4,13 @@ A pipeline of several stages loses time by its longest sequence (`PipelineType.r
 long ones should share few pipelines: the first ones are filled with the longest, and those that
 come last have short ones only. All are filled up to a time Z; the least Z is looked for that leaves
 no sequence over. Which pipelines come first matters: types are tried in several orders, then few
-pipelines in others.
+pipelines, or halves of the many of a type, in other places. Many are filled more closely then, with
+others in place of their last sequences where that leaves less room.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import combinations, islice, permutations
+from itertools import chain, combinations, groupby, islice, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +18,16 @@ import numpy as np
 from planner.dispatch.pipes import NEVER, Array, PipelineType, Pool
 
 _CLOSE = 3e-4  # of a time, to which the least is found
-_ORDERS = 400  # that are tried, over the number of pipelines: all of four types of four pipelines
+_STEP = 4e-3  # of a time, by which it is first shortened
+_ORDERS = 24  # that are tried, of many pipelines until all are done: all of four types
 _SPARE = 1e-3  # µs: floats are off by less
 
-_FEW = 16  # pipelines, of which any two of different types may change places
+FEW = 16  # pipelines, of which any two of different types may change places
+_SWAPS = 10_000  # of them that are tried, over the number of sequences
+_PLACES = 60  # orders of more pipelines that are tried after those
+_GAIN = 1e-3  # of a time, by which one of these has to be better
+_ROOM = 5e-3  # of a time: with more left in one of many pipelines, other sequences are tried
+_LAST, _OTHERS = 2, 6  # sequences in whose place so many others are tried
 
 Order = tuple[int, ...]
 """The type of every pipeline, in the order in which they are filled."""
@@ -36,25 +43,44 @@ class Filling(NamedTuple):
 
 def filled(pool: Pool, lengths: Array, high: int) -> Filling | None:
     """The best of several orders that is done by then; None if there is none."""
-    stock, best = _Stock(pool, lengths), None
+    stock, best, few = _Stock(pool, lengths), None, pool.pipelines <= FEW
     for one in stock.orders():
         best = stock.least(one, best.us - 1 if best else high) or best
-    while best and (found := _swapped(stock, best)):
-        best = found
+        if best and not few:
+            break
+    if best is None:
+        return None
+    left = _SWAPS // len(lengths) if few else _PLACES
+    found: Filling | None = best
+    while found:
+        best, found = found, None
+        high = int(best.us * (1 - (_CLOSE if few else _GAIN)))
+        for other in islice(_swapped(best.order) if few else _moved(best.order), left):
+            left -= 1
+            if found := stock.least(other, high, 1.0 if few else _ROOM):
+                break
     return best
 
 
-def _swapped(stock: "_Stock", best: Filling) -> Filling | None:
-    """The first better one in whose order two pipelines have changed places; None if none is."""
-    order = best.order
-    if len(order) > _FEW:
-        return None
+def _swapped(order: Order) -> Iterator[Order]:
+    """Orders in which two pipelines of different types have changed places."""
     for a, b in combinations(range(len(order)), 2):
         if order[a] != order[b]:
-            other = (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
-            if found := stock.least(other, int(best.us * (1 - _CLOSE))):
-                return found
-    return None
+            yield (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
+
+
+def _moved(order: Order) -> Iterator[Order]:
+    """Orders in which all pipelines of a type that follow each other, or half of them, are
+    elsewhere; first the same order."""
+    yield order
+    runs = [tuple(own) for _, own in groupby(order)]
+    for half in (False, True):
+        for at, run in enumerate(runs):
+            first = run[: len(run) // 2] if half else run
+            rest = [*runs[:at], run[len(first) :], *runs[at + 1 :]]
+            for to in range(len(runs) + 1):
+                if to not in (at, at + 1):
+                    yield tuple(chain.from_iterable([*rest[:to], first, *rest[to:]]))
 
 
 class _Stock:
@@ -80,29 +106,31 @@ class _Stock:
             return types[kind].depth * own[0] / own[middle]
 
         usual = sorted(range(len(types)), key=slow)
-        for one in islice(permutations(usual), max(1, _ORDERS // self.pool.pipelines)):
+        for one in islice(permutations(usual), _ORDERS):
             yield tuple(kind for kind in one for _ in range(types[kind].count))
 
-    def least(self, order: Order, high: int) -> Filling | None:
-        """The least time up to high by which all are done; None if there is none."""
-        best = self._filled(order, high)
+    def least(self, order: Order, high: int, room: float = 1.0) -> Filling | None:
+        """The least time up to high by which all are done; None if there is none. room: of a time,
+        that may be left in a pipeline."""
+        best = self._filled(order, high, room)
         if best is None:
             return None
-        low = 0
+        low, step = 0, max(1, int(_STEP * high))
         while high - low > max(1, _CLOSE * high):
-            middle = (low + high) // 2
-            found = self._filled(order, middle)
+            middle = max((low + high) // 2, high - step)
+            step *= 2
+            found = self._filled(order, middle, room)
             if found is None:
                 low = middle
             else:
                 best, high = found, middle
         return Filling(high, order, self._places(order, best))
 
-    def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
+    def _filled(self, order: Order, Z: int, room: float) -> list[list[slice]] | None:
         """The sequences of each pipeline, in this order; None if some are left at Z."""
         left = _Left(len(self._lengths))
-        types = self.pool.types
-        taken = [left.take(self._negated[k], self._before[k], Z, types[k]) for k in order]
+        types, spare = self.pool.types, int(room * Z)
+        taken = [left.take(self._negated[k], self._before[k], Z, types[k], spare) for k in order]
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
@@ -121,25 +149,72 @@ class _Left:
     def __init__(self, count: int) -> None:
         self.starts, self.ends = ([0], [count]) if count else ([], [])
 
-    def take(self, negated: list[int], before: list[int], Z: int, one: PipelineType) -> list[slice]:
-        """The longest that can be done by Z in a pipeline, then those that still can be."""
+    def take(
+        self, negated: list[int], before: list[int], Z: int, one: PipelineType, spare: int
+    ) -> list[slice]:
+        """The longest that can be done by Z in a pipeline, then those that still can be; others in
+        place of the last of them, if more than `spare` is left."""
+        at = bisect_left(negated, one.curve.fixed - Z / one.depth)
+        run = bisect_right(self.ends, at)
+        if run == len(self.starts):
+            return []
+        first = max(at, self.starts[run])
+        room = max(-negated[first], int(one.room_us(Z, -negated[first]) + _SPARE))
+        taken, left = self._longest(negated, before, first, room)
+        if left > spare:
+            taken = self._closer(negated, before, taken, left, spare)
+        for own in taken:
+            self._remove(own)
+        return taken
+
+    def _longest(
+        self, negated: list[int], before: list[int], at: int, room: int
+    ) -> tuple[list[slice], int]:
+        """From here on the longest that there is room for, and the room that they leave."""
         taken: list[slice] = []
-        at, room = bisect_left(negated, one.curve.fixed - Z / one.depth), 0
         run = bisect_right(self.ends, at)
         while run < len(self.starts):
             at = max(at, self.starts[run])
-            if not taken:
-                room = max(-negated[at], int(one.room_us(Z, -negated[at]) + _SPARE))
             end = min(self.ends[run], bisect_right(before, before[at] + room) - 1)
             room -= before[end] - before[at]
             taken.append(slice(at, end))
-            self._remove(run, at, end)
             at = bisect_left(negated, -room, end)
-            run = bisect_right(self.ends, at)
-        return taken
+            run = bisect_right(self.ends, at, run)
+        return taken, room
 
-    def _remove(self, run: int, start: int, end: int) -> None:
+    def _closer(
+        self, negated: list[int], before: list[int], taken: list[slice], room: int, spare: int
+    ) -> list[slice]:
+        """What leaves the least room of what is taken and, in place of the last one, two, three of
+        it, others that are shorter than those."""
+        best, least = taken, room
+        own = [item for run in taken for item in range(run.start, run.stop)]
+        for item in own[:0:-1][:_LAST]:
+            room -= negated[item]
+            for other in self._sample(
+                max(bisect_right(negated, negated[item]), bisect_left(negated, -room))
+            ):
+                found, left = self._longest(negated, before, other, room)
+                if left < least:
+                    best, least = [*_until(taken, item), *found], left
+                if least <= spare:
+                    return best
+        return best
+
+    def _sample(self, begin: int) -> Iterator[int]:
+        """Some of those that are left from here on, evenly spaced."""
+        if self.ends[-1] > begin:
+            for item in np.linspace(begin, self.ends[-1] - 1, _OTHERS).astype(int).tolist():
+                yield max(item, self.starts[bisect_right(self.ends, item)])
+
+    def _remove(self, own: slice) -> None:
+        run = bisect_right(self.ends, own.start)
         whole = self.starts[run], self.ends[run]
-        kept = [(a, b) for a, b in ((whole[0], start), (end, whole[1])) if a < b]
+        kept = [(a, b) for a, b in ((whole[0], own.start), (own.stop, whole[1])) if a < b]
         self.starts[run : run + 1] = [a for a, _ in kept]
         self.ends[run : run + 1] = [b for _, b in kept]
+
+
+def _until(taken: Sequence[slice], item: int) -> list[slice]:
+    """What is taken in front of this one."""
+    return [slice(own.start, min(own.stop, item)) for own in taken if own.start < item]

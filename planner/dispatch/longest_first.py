@@ -1,6 +1,6 @@
 """Sequences to pipelines in one pass: the longest first, each to where it is done first."""
 
-from heapq import heappop, heappush
+from heapq import heappush, heapreplace
 
 import numpy as np
 
@@ -21,21 +21,23 @@ def longest_first(pool: Pool, lengths: Array) -> Array:
     empty = [[next(numbers) for _ in range(one.count)][::-1] for one in pool.types]
     begun: list[list[tuple[int, int]]] = [[] for _ in pool.types]  # (done, pipeline), heaps
     depths = [one.depth for one in pool.types]
-    places = np.empty(len(lengths), np.int64)
-    for at, own in zip(order.tolist(), zip(*times, strict=True), strict=True):
+    chosen = list[int]()
+    for own in zip(*times, strict=True):
         best, kind = 2 * NEVER * max(depths), 0
         for number, time in enumerate(own):
             if time >= NEVER:
                 continue
             if empty[number] and depths[number] * time < best:
                 best, kind = depths[number] * time, number
-            if begun[number] and begun[number][0][0] + time < best:
-                best, kind = begun[number][0][0] + time, number
+            if begun[number] and (done := begun[number][0][0] + time) < best:
+                best, kind = done, number
         heap = begun[kind]
         if heap and heap[0][0] + own[kind] == best:
-            pipeline = heappop(heap)[1]
+            pipeline = heapreplace(heap, (best, heap[0][1]))[1]
         else:
             pipeline = empty[kind].pop()
-        heappush(heap, (best, pipeline))
-        places[at] = pipeline
+            heappush(heap, (best, pipeline))
+        chosen.append(pipeline)
+    places = np.empty(len(lengths), np.int64)
+    places[order] = chosen
     return places

@@ -2,27 +2,30 @@
 
 import numpy as np
 
-from planner.dispatch.filling import filled
+from planner.dispatch.filling import FEW, filled
 from planner.dispatch.longest_first import longest_first
 from planner.dispatch.moves import improved, spread
 from planner.dispatch.pipes import Array, Pool, microbatches
 
+_MOVED = 256  # sequences; with more, moves gain little for their time
 _NEAR = 1.05  # of longest-first, in which a filling may become shorter by moves or when packed
-_MOVED, _FILLED = 256, 1_500  # sequences; with more, moves and filling gain little for their time
+_SHORTER = 0.98  # of longest-first, where few pipelines have many: else filling gains too little
 
 
 def dispatches(pool: Pool, lengths: Array) -> list[Array]:
-    """The pipeline of every sequence, in one way or two: longest first, and filled one by one where
-    sequences are not too many; of few both made better by moves. No pipeline stays empty where that
-    takes no longer. ValueError for a sequence that fits nowhere."""
+    """The pipeline of every sequence, in one way or two: longest first, and filled one by one; of
+    few sequences both made better by moves, of many the second only where it is shorter. No
+    pipeline stays empty where that takes no longer. ValueError for a sequence that fits nowhere."""
     first = longest_first(pool, lengths)
     found = [first]
     if pool.pipelines > 1 and len(lengths):
         pool = _as_packed(pool, lengths, first)
-        high = int(_NEAR * pool.finishes(pool.times(lengths), first).max())
-        if len(lengths) <= _FILLED and (filling := filled(pool, lengths, high)):
-            found.append(filling.places)
-        if len(lengths) <= _MOVED:
+        moved = len(lengths) <= _MOVED
+        near = _NEAR if moved else _SHORTER if pool.pipelines <= FEW else 1.0
+        high = near * int(pool.finishes(pool.times(lengths), first).max())
+        if filling := filled(pool, lengths, int(high)):
+            found = [*found[:moved], filling.places]
+        if moved:
             found = [improved(pool, lengths, places) for places in found]
         found = [spread(pool, lengths, places) for places in found]
     return found

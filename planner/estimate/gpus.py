@@ -17,7 +17,7 @@ Links = tuple[Link, Link]  # from the host and to it
 MIB, GIB, GB, TERA = 1 << 20, 1 << 30, 10**9, 10**12
 
 CONTEXT_BYTES = GIB
-"""Memory that the CUDA context, cuBLAS workspaces and fragmentation take."""
+"""Memory that the driver's context, cuBLAS workspaces and fragmentation take."""
 
 MATMUL: dict[Generation, dict[Dtype, float]] = {
     "kepler": {"fp32": 0.60},

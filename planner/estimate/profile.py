@@ -27,7 +27,7 @@ from profiles import schema
 from profiles.codec import align, sha256
 from profiles.errors import FormatError
 from profiles.schema import BatchCost, LayerCost, Link, Profile, Rate, Time
-from profiles.units import show_bytes, show_us
+from profiles.units import microbatch_sizes, show_bytes, show_us
 
 NUMBER: dict[Dtype, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Bytes of a parameter; tf32 are fp32 numbers whose products run on tensor cores."""
@@ -42,8 +42,8 @@ MOST_TOKENS = 1 << 28  # in a batch: keeps every figure within what the format h
 class Spec:
     """A model, a GPU and a batch to estimate.
 
-    None: the model's own sequence length, powers of two (and the batch itself) as microbatches,
-    the best numbers that the GPU has, its memory and its typical host's.
+    None: the model's own sequence length, microbatches of all sizes that make a difference, the
+    best numbers that the GPU has, its memory and its typical host's.
     """
 
     model: str
@@ -158,8 +158,7 @@ def _complete(spec: Spec, models: Mapping[str, Model]) -> Spec:
             f"{gpu.name} has no {dtype}; it has {has}: give one of them as --dtype, or none"
         )
     sequence = _sequence(model, spec.sequence)
-    powers = (1 << k for k in range(spec.batch.bit_length()))
-    sizes = spec.microbatches or (*(m for m in powers if spec.batch % m == 0), spec.batch)
+    sizes = spec.microbatches or microbatch_sizes(spec.batch)
     for m in sizes:
         if m < 1 or spec.batch % m:
             raise FormatError(f"microbatch {m} does not divide the batch of {spec.batch}")
@@ -197,7 +196,7 @@ def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
     links = [*gpu.links, gpus.link("d2d", inside, inside)]
     if full.dtype == "bf16":
         links.append(_cast(gpu))
-    device = schema.Device(gpu.name, "cuda", full.device_bytes or 0, 1, tuple(links))
+    device = schema.Device(gpu.name, schema.GPU, full.device_bytes or 0, 1, tuple(links))
     host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
     return schema.Machine((device,), host, 1)
 

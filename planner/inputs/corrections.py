@@ -21,6 +21,7 @@ from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.schema import (
     Count,
+    DeviceKind,
     Emulation,
     Layer,
     LayerCost,
@@ -84,7 +85,7 @@ class LinkRatio(Struct, frozen=True):
 class Machine(Struct, frozen=True):
     """Properties that the run's devices share with those of the profile."""
 
-    kind: Literal["cpu", "cuda"]
+    kind: DeviceKind
     threads: Threads
     emulation: Emulation | None
 

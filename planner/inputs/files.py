@@ -268,7 +268,7 @@ def _by_task(names: Sequence[str], flag: str, given: Sequence[tuple[str, int]]) 
     for name, value in given:
         if name not in names:
             there = ", ".join(filter(None, names))
-            raise FormatError(f"--{flag}: there is no task {name!r}, only {there}")
+            raise FormatError(f"--{flag}: there is no task {name!r}, only {there}; give one")
         if name in told:
             who = f"task {name!r} has" if name else "all tasks have"
             raise FormatError(f"--{flag}: {who} more than one; give it once")

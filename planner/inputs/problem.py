@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
 from plans.additions import Additions
-from profiles.schema import Device, Disk, Numerics, Profile, Task
+from profiles.schema import GPU, Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
 Objective = Literal["makespan", "completion"]
@@ -51,11 +51,11 @@ class Kind:
     def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "Kind":
         """Devices like the profile's first; the budget defaults to what the profile offers.
 
-        A CUDA device holds copies of the module buffers of all tasks all the time, so there they
+        A GPU holds copies of the module buffers of all tasks all the time, so there they
         are taken from its budget and not from the reserve of the task that is training.
         """
         device, tasks, taken = profile.machine.devices[0], profile.tasks, 0
-        if device.kind == "cuda":
+        if device.kind == GPU:
             taken = sum(layer.buffer_bytes for task in tasks for layer in task.layers)
             tasks = tuple(map(_without_buffers, tasks))
         room = (device_bytes or device.usable_bytes) - taken

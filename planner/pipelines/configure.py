@@ -1,78 +1,38 @@
 """The best way found to train one task on several devices: layout, cuts, order, microbatch, modes.
 
-Every sketch gets its modes from one program over all its devices, whose optimum is an estimate of
-the period. The most promising ones are simulated; the shortest is kept.
+Sketches are ranked, the most promising ones get their modes from one program over all devices, and
+the shortest round is kept.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush, nsmallest
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound
-from planner.orders import NAMED, InvalidOrder
-from planner.pipelines.fitting import NO_ROOM, fitted, kept, mode_program, smaller
-from planner.pipelines.modes import Chosen, ModeProgram
+from planner.orders import NAMED
+from planner.pipelines.fitting import kept, mode_program
+from planner.pipelines.ranking import LATE, Tried, fit, program_of, ranked
 from planner.pipelines.reorder import PLACED, moved, reordered
-from planner.pipelines.sketch import INTERLEAVED, ZERO_BUBBLE, Sketch, most, promising, sketches
+from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
 from planner.rounds import planned_task
-from planner.search import Candidate, short_host
+from planner.search import Candidate, short_host, teams_of
 from planner.shards import Links, stays_whole
+from plans.additions import Additions, added
 from plans.prediction import Alternative
 from profiles.schema import Task
 from profiles.units import show_bytes
 
 AUTO = "auto"
 
-_BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
-_LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
-_OFF = 4  # a rough round is longer than the best modes by up to 1/n
-_SIMULATED = 24  # sketches at most
 _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
 _SPREAD = 32  # 1/n longer than work spread evenly, no places are looked for
 _LISTED = 24  # alternatives that a plan names
 _NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
 _LAID_OUT = 8  # rounds, to find the one that needs least
-
-
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """A sketch that was looked at, its round if there is one, or why there is none."""
-
-    sketch: Sketch
-    round: PipelineRound | None
-    why_not: str = ""
-
-    @property
-    def even_us(self) -> int:
-        """The bound of any places: all work spread evenly."""
-        costs, layout = self.sketch.costs, self.sketch.layout
-        return costs.microbatches * costs.total("least") // layout.devices
-
-    def alternative(self, task: str, best: PipelineRound) -> Alternative:
-        """It, as a plan tells of it."""
-        made, why_not = self.round, self.why_not
-        if made and made is not best:
-            why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
-        modes = made.strategy.modes if made else ()
-        split = made and made.strategy.halved  # also by a search from an order that splits none
-        cut = replace(self.sketch, named=ZERO_BUBBLE) if split else self.sketch
-        placed = made and made.strategy.named == PLACED
-        return Alternative(
-            task=task,
-            devices=self.sketch.layout.devices,
-            layout="mixed" if placed else str(self.sketch.layout),
-            order=made.strategy.named if made else self.sketch.named,
-            microbatch=self.sketch.costs.microbatch,
-            recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
-            period_us=made.period_us if made else 0,
-            bound_us=self.even_us if placed else cut.bound_us,
-            peak_bytes=made.device_bytes if made else 0,
-            why_not=why_not,
-        )
 
 
 def best(
@@ -83,22 +43,26 @@ def best(
     layout: Layout | None = None,
     order: str = AUTO,
     quantile: int | None = None,
+    alike: Mapping[str, Additions] | None = None,
 ) -> Candidate:
     """The shortest candidate found on so many devices; Infeasible where none fits.
 
     asked: the kind of devices, the task, and what it may have on the host. layout, order: those
     that are looked at, by default all. quantile: the shortest by so many percent of its steps, of
-    those that are about as long as the best one by the medians of all times.
+    those that are about as long as the best one by the medians of all times. alike: by task, the
+    additions of gradients that its rounds are to have.
     """
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
     names = list(NAMED) if order == AUTO else [order]
     links = Links.of(kind.device, kind.node)
-    every = sorted(promising(list(sketches(task, links, chosen, names))), key=_rank)
+    sums = (alike or {}).get(task.name)
+    teams = () if sums is None else teams_of(task, sums)
+    every = sorted(promising(list(sketches(task, links, chosen, names, teams))), key=_rank)
     every = list({(one.family, one.cuts): one for one in reversed(every)}.values())[::-1]
     if not every:
         raise _impossible(task, chosen[-1], order)
-    tried = list(_tried(every, kind.device_bytes, host_bytes, effort))
+    tried = list(ranked(every, kind.device_bytes, host_bytes, effort))
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
     found = _shortest(tried, quantile)
@@ -107,18 +71,32 @@ def best(
         tried.append(replace(found, round=reordered(_made(found), kind.device_bytes, budget)))
         found = _shortest(tried, quantile)
         if layout is None:
-            tried += _placed(found, kind.device_bytes, host_bytes, effort)
+            others = _placed(found, kind.device_bytes, host_bytes, effort)
+            tried += (one for one in others if sums is None or _sums(one) == sums)
             found = _shortest(tried, quantile)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
+    told = _told(task, tried, made)
     return Candidate(
-        made.strategy, (made.program(),), rounds, alternatives=_told(task, tried, made)
+        made.strategy,
+        (made.program(),),
+        rounds,
+        all(one.why_not != LATE for one in tried),
+        alternatives=told[:_LISTED],
+        looked_at=len(told),
     )
 
 
 def _made(tried: Tried) -> PipelineRound:
     assert tried.round
     return tried.round
+
+
+def _sums(tried: Tried) -> Additions | None:
+    """How its round adds gradients, if there is one."""
+    made = tried.round
+    layers = [(shard.first, shard.end) for shard in made.strategy.shards] if made else []
+    return added(made.program(), tried.sketch.costs.task.name, layers) if made else None
 
 
 def _shortest(tried: Sequence[Tried], quantile: int | None) -> Tried:
@@ -144,80 +122,19 @@ def _rank(sketch: Sketch) -> tuple[int, int]:
     return sketch.bound_us, sketch.pieces
 
 
-def _tried(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by what is known of their periods: bounds, then the spans of their orders, then what
-    parts of modes take, then a rough round, as if what it takes too much were more of it; then
-    rounds, until the effort is used up; and those that do not fit."""
-    open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
-    heapify(open_)
-    left = rough = effort.limits.search_ops
-    shortest, parts = 1 << 62, dict[int, Chosen]()
-    roughly = dict[tuple[object, ...], tuple[float, tuple[int, ...]]]()
-    while open_:
-        us, known, n = heappop(open_)
-        sketch = every[n]
-        least = max(us - us // _OFF, parts[n].us) if known == _ROUGH else us
-        if least >= shortest or left <= 0 or effort.left <= 0:
-            yield Tried(sketch, None, _LONGER[known])
-            continue
-        program = _program(sketch, room, host_bytes)
-        if program and known == _ROUGH:
-            _, rooms = roughly.get(sketch.family, (1.0, program.room))
-            program = replace(program, room=rooms)
-            one = _fitted(sketch, program, room, shortest, effort)
-            left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
-            left -= effort.limits.search_ops // _SIMULATED
-            shortest = min(shortest, one.round.period_us) if one.round else shortest
-            yield one
-            continue
-        more = None
-        if program and known == _BOUND:
-            more = program.delays.span_us
-        elif program and known == _SPAN and (found := program.relaxed(effort)):
-            parts[n], more = found, found.us
-        elif program and known == _PARTS:
-            if sketch.family not in roughly and rough > 0:
-                made = PipelineRound(parts[n].strategy, sketch.links)
-                longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
-                roughly[sketch.family] = longer, smaller(program, made, room).room
-                rough -= len(made.entries)
-            longer, _ = roughly.get(sketch.family, (1.0, ()))
-            more = round(parts[n].us * longer)
-        if more is None:
-            yield Tried(sketch, None, NO_ROOM)
-        else:
-            heappush(open_, (max(us, more), known + 1, n))
-
-
 def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
     """The rounds found in finer shards; and shards, where it has few of them the finer ones, on
     other devices, in modes for these."""
     made, sketch = _made(found), replace(found.sketch, pieces=_FINE)
     if (made.period_us - found.even_us) * _SPREAD < made.period_us:
         return
-    fine = _fitted(sketch, _program(sketch, room, host_bytes), room, made.period_us, effort)
+    fine = fit(sketch, program_of(sketch, room, host_bytes), room, made.period_us, effort)
     yield fine
     few = len(made.strategy.shards) < _FEW * made.strategy.devices
     begun = fine.round if few else made
     if begun and (one := moved(begun, room, _PASSES * effort.limits.search_ops // 4)):
         program = mode_program(one, sketch.links, room, host_bytes)
-        yield _fitted(sketch, program, room, made.period_us, effort)
-
-
-def _program(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
-    """The program that chooses its modes; None where there is no such order."""
-    try:
-        return mode_program(sketch.strategy, sketch.links, room, host_bytes)
-    except InvalidOrder:
-        return None
-
-
-def _fitted(
-    sketch: Sketch, program: ModeProgram | None, room: int, shortest: int, effort: Effort
-) -> Tried:
-    """The sketch with the best modes that fit, unless those of a shorter round do not."""
-    found = fitted(program, room, shortest, effort) if program else NO_ROOM
-    return Tried(sketch, None, found) if isinstance(found, str) else Tried(sketch, found)
+        yield fit(sketch, program, room, made.period_us, effort)
 
 
 def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:
@@ -237,7 +154,7 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | 
     for size in sorted({sketch.costs.microbatch for sketch in every}):
         least = list[tuple[int, int, Tried]]()
         for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
-            program = _program(sketch, 0, host_bytes)
+            program = program_of(sketch, 0, host_bytes)
             if found := program.thrifty(effort) if program else None:
                 held, strategy = found
                 least.append(
@@ -256,7 +173,7 @@ def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alte
         sketch = one.sketch
         placed = one.round is not None and one.round.strategy.named == PLACED
         by.setdefault((placed, *sketch.kind), one)
-    return tuple(one.alternative(task.name, best) for one in [*by.values()][:_LISTED])
+    return tuple(one.alternative(task.name, best) for one in by.values())
 
 
 def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasible:
@@ -271,8 +188,9 @@ def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
     strategy, task = least.strategy, least.strategy.costs.task
     return Infeasible(
         f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
-        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} bytes); "
-        f"smallest --device-memory that would do: {need}{stays_whole(task)}",
+        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} "
+        f"bytes){stays_whole(task)}; "
+        f"smallest --device-memory that would do: {need}",
         need,
     )
 

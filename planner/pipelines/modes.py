@@ -8,7 +8,7 @@ host  >=   what the host keeps and what waits there
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -200,7 +200,7 @@ class ModeProgram:
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
         if not outcome.objective:
             return None
-        owed, modes = Counter[tuple[int, Mode]](), list[Mode]()
+        owed, modes = defaultdict[tuple[int, Mode], float](float), list[Mode]()
         for home, own in zip(self.strategy.homes, self.of, strict=True):
             for column, mode in own:
                 owed[home, mode] += values[column]

@@ -128,9 +128,13 @@ class Sketch:
 
 
 def sketches(
-    task: Task, links: Links, chosen: Sequence[Layout], names: Sequence[str]
+    task: Task,
+    links: Links,
+    chosen: Sequence[Layout],
+    names: Sequence[str],
+    teams: Sequence[int] = (),
 ) -> Iterator[Sketch]:
-    """All that there are."""
+    """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
     for costs in sizes(task, apart=apart):
         layers = _layers(costs, links)
@@ -138,7 +142,9 @@ def sketches(
             if costs.microbatches < max(layout.replicas):
                 continue
             ways = [*_named(names, layout)]
-            ends = {n: _stages(costs, layers, layout, n, points) for n in {n for _, n in ways}}
+            ends = {
+                n: _stages(costs, layers, layout, n, points, teams) for n in {n for _, n in ways}
+            }
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
                     one = Sketch(costs, layout, chunks, stages, named, points, pieces, links)
@@ -197,26 +203,33 @@ def _layers(costs: TaskCosts, links: Links) -> list[Work]:
 
 
 def _stages(
-    costs: TaskCosts, layers: Sequence[Work], layout: Layout, chunks: int, points: Sequence[int]
+    costs: TaskCosts,
+    layers: Sequence[Work],
+    layout: Layout,
+    chunks: int,
+    points: Sequence[int],
+    teams: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """The ends of stages, from 0 on; none where there are too few layers, or some that would have
-    replicas but must not: those that change their buffers."""
-    fixed = [n for n, layer in enumerate(costs.layers) if layer.in_turn]
+    other replicas than they must: none where they change their buffers."""
+    wanted = [1 if layer.in_turn else 0 for layer in costs.layers]
+    wanted = [one or team for one, team in zip(wanted, teams or wanted, strict=True)]
 
     def fits(place: Place, first: int, end: int) -> bool:
-        return len(place.team) == 1 or not any(first <= n < end for n in fixed)
+        return all(one in (0, len(place.team)) for one in wanted[first:end])
 
-    teams = [(0,) * replicas for replicas in layout.replicas] * chunks
-    found = cut([layers], teams, costs.microbatches, points=points, fits=fits if fixed else None)
+    places = [(0,) * replicas for replicas in layout.replicas] * chunks
+    found = cut(
+        [layers], places, costs.microbatches, points=points, fits=fits if any(wanted) else None
+    )
     return found.points if found else ()
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
-    """Orders, and so many stages of a device that make a difference; where any order will do,
-    devices of uneven layouts have one."""
+    """Orders, and so many stages of a device that make a difference."""
     free = len(names) > 1
     for name in names:
-        several = not free or (layout.even and layout.depth > 1)
+        several = not free or layout.depth > 1
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
             if name != INTERLEAVED or (chunks > 1 and layout.depth > 1):
                 yield name, chunks

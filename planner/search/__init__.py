@@ -3,10 +3,10 @@
 from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
 from planner.search.packed import Judging, Packed, Part
-from planner.search.searches import Searches, Ways, baselines
+from planner.search.searches import Searches, Ways, baselines, compared
 from planner.search.shapes import shapes_of
 from planner.search.shares import short_host, short_with_disk, without_disk
-from planner.search.sums import adding_alike
+from planner.search.sums import adds_alike, sums_of, teams_of
 from planner.search.task import Candidate, Wide
 
 __all__ = [
@@ -19,12 +19,15 @@ __all__ = [
     "TaskBound",
     "Ways",
     "Wide",
-    "adding_alike",
+    "adds_alike",
     "baselines",
+    "compared",
     "descend",
     "shapes_of",
     "short_host",
     "short_with_disk",
+    "sums_of",
     "task_bounds",
+    "teams_of",
     "without_disk",
 ]

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
@@ -14,8 +15,10 @@ from planner.inputs import Effort, Kind, Problem
 from planner.search import pool, variants
 from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
+from planner.search.sums import adds_alike
 from planner.search.task import Candidate, Wide, late
 from planner.search.variants import Found, Tried
+from plans.prediction import Alternative
 from profiles.lengths import held_out
 from profiles.schema import Task
 
@@ -154,7 +157,8 @@ class Searches:
                 shape = self.shapes[place.shape]
                 try:
                     way = everywhere(self.problem, shape, place.kind, one)
-                except Infeasible as error:  # of what evaluates it
+                    adds_alike(self.problem, way)
+                except Infeasible as error:  # also of what evaluates it
                     self._found[place] = error
                     continue
                 tasks = (profiled[place.kind] for profiled in shape.tasks)
@@ -239,6 +243,45 @@ def baselines(problem: Problem) -> Searches:
         }
     )
     return searches
+
+
+def compared(ways: Ways, chosen: Sequence[Candidate]) -> list[Candidate]:
+    """The chosen strategies, which tell of the best on other numbers of devices as well, where a
+    task was searched for on several."""
+    found = []
+    for own, taken in zip(ways, chosen, strict=True):
+        others = [way for way in own if way.program != taken.program and not way.packed]
+        if any(way.alternatives for way in own) and not taken.packed:
+            rows = taken.alternatives or (_alone(taken),)
+            more = [_left(way, taken.program.period_us) for way in others]
+            count = sum(way.looked_at or 1 for way in own)
+            taken = replace(taken, alternatives=(*rows, *more), looked_at=count)
+        found.append(taken)
+    return found
+
+
+def _left(way: Candidate, us: int) -> Alternative:
+    """The best of a way that was not taken. us: the period of the one that was."""
+    best = next((one for one in way.alternatives if not one.why_not), None) or _alone(way)
+    more = best.period_us - us
+    why_not = f"{more * 100 / us:.1f} % longer" if more > 0 else "takes more of the devices' time"
+    return structs.replace(best, why_not=why_not)
+
+
+def _alone(way: Candidate) -> Alternative:
+    """A strategy on one device."""
+    costs, memory = way.strategy.costs, way.program.memory
+    return Alternative(
+        task=costs.task.name,
+        devices=1,
+        layout="1x1",
+        order="-",
+        microbatch=costs.microbatch,
+        recompute=sum(mode.activations == "recompute" for mode in way.strategy.modes[:-1]),
+        period_us=way.program.period_us,
+        bound_us=costs.least_us,
+        peak_bytes=max(one.slab_bytes + one.reserve_bytes for one in memory),
+    )
 
 
 def _least(need: Need, told: Sequence[Tried]) -> Need:

@@ -37,11 +37,14 @@ class Shape:
 
 def shapes_of(problem: Problem) -> list[Shape]:
     """The problem's tasks by their shapes, in order of their first tasks. Those with lengths that
-    were trained for other numbers of steps have other samples left."""
+    were trained for other numbers of steps have other samples left; those that add gradients as
+    before have programs that do."""
     grouped: dict[object, list[tuple[Task, ...]]] = {}
     for profiled in zip(*(kind.tasks for kind in problem.kinds), strict=True):
-        done = problem.done.get(profiled[0].name, 0) if profiled[0].lengths else 0
-        grouped.setdefault((done, *map(shape_of, profiled)), []).append(profiled)
+        name = profiled[0].name
+        done = problem.done.get(name, 0) if profiled[0].lengths else 0
+        sums = problem.additions.get(name, ()) if name in problem.kept else None
+        grouped.setdefault((done, sums, *map(shape_of, profiled)), []).append(profiled)
     return [Shape(tuple(group)) for group in grouped.values()]
 
 

@@ -108,8 +108,8 @@ def short_device(
         f"{task.name}: needs {_size(needs)} on its device but the device offers {_size(offered)}; "
         f"the largest shard begins at layer {largest.first} ({name}) with "
         f"{show_bytes(largest.param_bytes)} of parameters and "
-        f"{show_bytes(largest.backward_transient_bytes)} of transients; smallest "
-        f"--device-memory that would do{beside}: {needs}{stays_whole(task)}",
+        f"{show_bytes(largest.backward_transient_bytes)} of transients{stays_whole(task)}; "
+        f"smallest --device-memory that would do{beside}: {needs}",
         needs,
     )
 

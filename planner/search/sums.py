@@ -1,11 +1,10 @@
 """Tasks that go on with the last bits that they would have had: gradients are added as before."""
 
-from collections.abc import Sequence
-
 from planner.errors import Infeasible
 from planner.inputs import Problem
 from planner.search.task import Candidate
 from plans.additions import Additions, added
+from profiles.schema import Task
 
 
 def sums_of(way: Candidate) -> Additions:
@@ -14,21 +13,24 @@ def sums_of(way: Candidate) -> Additions:
     return added(way.program, way.strategy.costs.task.name, layers)
 
 
-def adding_alike(problem: Problem, ways: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
-    """The ways without those by which a task that keeps its microbatches would add their gradients
-    in another order than it did; Infeasible where none is left."""
-    found = []
-    for task, own in zip(problem.tasks, ways, strict=True):
-        before = problem.additions.get(task.name, ())
-        alike = [w for w in own if task.name not in problem.kept or sums_of(w) == before]
-        if not alike:
-            told = ", ".join(
-                f"{a.sum} in layers {a.first_layer} to {a.end_layer - 1}" for a in before
-            )
-            raise Infeasible(
-                f"{task.name}: several devices trained it, which added its microbatches' gradients "
-                f"as {told}; no plan that was found does",
-                resource="other",
-            )
-        found.append(alike)
-    return found
+def teams_of(task: Task, before: Additions) -> list[int]:
+    """By layer, the devices whose sums were added; 0 where there is nothing to add."""
+    teams = [int(layer.grad_bytes > 0) for layer in task.layers]
+    for one in before:
+        for n in range(one.first_layer, one.end_layer):
+            teams[n] = one.sum.count(")+(") + 1
+    return teams
+
+
+def adds_alike(problem: Problem, way: Candidate) -> None:
+    """Infeasible where a task that keeps its microbatches would add their gradients in another
+    order than it did."""
+    name = way.strategy.costs.task.name
+    before, count = problem.additions.get(name, ()), way.program.devices
+    if name in problem.kept and sums_of(way) != before:
+        told = ", ".join(f"{a.sum} in layers {a.first_layer} to {a.end_layer - 1}" for a in before)
+        raise Infeasible(
+            f"{name}: several devices trained it, which added its microbatches' gradients as "
+            f"{told}; no plan that was found on {count} device(s) does; give more --devices",
+            resource="other",
+        )

@@ -37,8 +37,8 @@ class Candidate:
     programs: one for each kind of devices, None where the strategy does not fit; each may be on
     several devices of its kind. candidates: how many were simulated to find it. complete: no time
     limit ended the search. evaluates: where the task is evaluated, the programs that do so on these
-    kinds, on no more devices. alternatives: what else was tried on several devices. packed: its
-    steps, where its samples have lengths."""
+    kinds, on no more devices. alternatives: what else was tried on several devices, of so many
+    that were looked_at. packed: its steps, where its samples have lengths."""
 
     strategy: Strategy | Waiting
     programs: tuple[Program | None, ...]
@@ -46,6 +46,7 @@ class Candidate:
     complete: bool = True
     evaluates: tuple[Program | None, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    looked_at: int = 0
     packed: Packed | None = None
 
     @property

@@ -19,7 +19,7 @@ from planner.views.lengths import Counts, Shape, classes, describe_lengths, shap
 from planner.views.moments import describe_moment, moment
 from planner.views.show import describe
 from planner.views.step_table import describe_steps, steps_json
-from planner.views.summary import summary
+from planner.views.summary import step_words, summary
 
 __all__ = [
     "PASSES",
@@ -53,6 +53,7 @@ __all__ = [
     "shards_on",
     "spaces",
     "stages",
+    "step_words",
     "steps_json",
     "summary",
     "table",

@@ -1,7 +1,8 @@
 """Ways to train a task on several devices that the search looked at, and why it left them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from planner.views.focus import known_task
 from plans.prediction import Alternative
 from plans.schema import Plan
 from profiles.console import columns
@@ -21,25 +22,30 @@ _HEAD = (
 )
 
 
-def describe_alternatives(plan: Plan) -> str:
-    """A table for each task, what is in the plan first, then by period, then what was left for its
-    bound."""
-    told = plan.solver.alternatives
-    if not told:
-        return "this plan has no alternatives: none of its tasks could train on several devices"
-    sections = []
-    for task in plan.tasks:
-        mine = ranked(one for one in told if one.task == task.name)
-        if mine:
-            head = f"{task.name}: {len(mine)} way(s) to train it on several devices, or on one"
+def describe_alternatives(plan: Plan, task: str | None = None) -> str:
+    """A table for each task, or for one of them, what is in the plan first, then by period, then
+    what was left for its bound."""
+    sections, looked_at = [], plan.solver.looked_at
+    for name in [one.name for one in plan.tasks] if task is None else [task]:
+        if mine := ranked(plan, name):
+            count = len(mine)
+            head = f"{name}: {count} of {looked_at.get(name, count)} way(s) to train it"
             sections.append("\n".join([head, *_table(mine)]))
+    if not sections:
+        which = f"task {task} was not" if task else "no task was"
+        return (
+            f"{which} looked at on several devices: there is one, or nothing seemed to be gained; "
+            "build with a --layout to see what that takes"
+        )
     return "\n\n".join(sections)
 
 
-def ranked(alternatives: Iterable[Alternative]) -> list[Alternative]:
-    """The one that was taken, then the simulated ones by period, then the others by bound."""
+def ranked(plan: Plan, task: str | None = None) -> list[Alternative]:
+    """Those of all tasks, or of one: the one that was taken, then the simulated ones by period,
+    then the others by bound."""
+    known_task(plan, task)
     return sorted(
-        alternatives,
+        (one for one in plan.solver.alternatives if task in (None, one.task)),
         key=lambda one: (one.why_not != "", not one.period_us, one.period_us or one.bound_us),
     )
 

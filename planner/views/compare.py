@@ -6,7 +6,7 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from planner.views.pace import Pace, paces, paces_json, rows_of, slowest
+from planner.jitter import Pace, Slow, paces, paces_json, rows_of, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
@@ -86,16 +86,21 @@ class Comparison:
     plan: Plan
     status: str  # ok, partial (tasks were dropped), failed or killed (the log has no last line)
     emulated: bool
-    makespan: Ratio
+    makespan: Ratio  # and all below: of a run that has ops missing, as far as it came
     median_op_error: float | None  # of compute ops, without sign
     kinds: dict[str, Ratio]  # sums of durations; metered ops count only where there are no others
     tasks: dict[str, Ratio]  # from a task's first op to its last
     losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
     peaks: tuple[Ratio, ...]  # bytes by device
-    paces: tuple[Pace, ...]  # of devices that computed
+    paces: tuple[Pace, ...]  # of devices, but for sends
     missing: Missing
     dropped: dict[str, str]  # why, of each task that failed while others went on
+
+    @property
+    def slow(self) -> Slow | None:
+        """The device that held a late run up."""
+        return slowest(self.paces, self.makespan.value)
 
     @property
     def makespan_error(self) -> float:
@@ -115,34 +120,45 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             f"this plan has {plan_sha256[:12]}…; give the plan that was run, or run this one"
         )
     ops = list(happened(plan, log))
+    pace = paces(zip(ops, log.ops, strict=True))
     timed = [one for one in ops if not one.metered] or ops
     kinds: dict[str, list[Planned]] = {}
     for one in timed:
         kinds.setdefault(_kind_of(one), []).append(one)
     errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
     prediction, end = plan.prediction, log.end
-    last_us = end.actual_us if end else max((one.end_us for one in ops), default=0)
-    exposed = exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
+    whole = Ratio(prediction.makespan_us, end.actual_us if end else 0)
+    spans = {task.name: task.end_us - task.start_us for task in prediction.tasks}
+    copies = {str(n): device.exposed_copy_us for n, device in enumerate(prediction.devices)}
+    missing = _missing(plan, ops, {drop.task for drop in log.drops})
+    if missing.count or log.drops:
+        ops, planned = _as_planned(plan, ops)
+        spans, copies = _spans(planned), _exposed(planned)
+        whole = Ratio(_last_us(planned), _last_us(ops))
+    actual, exposed = _spans(ops), _exposed(ops)
     peaks = dict(enumerate(end.peak_bytes if end else ()))
     return Comparison(
         plan=plan,
         status=end.status if end else "killed",
         emulated=log.header.emulated or plan.emulated != "",
-        makespan=Ratio(prediction.makespan_us, last_us),
+        makespan=whole,
         median_op_error=median(errors) if errors else None,
         kinds={kind: _times_of(kinds[kind]) for kind in KINDS if kind in kinds},
-        tasks=_tasks(plan, ops),
+        tasks={
+            task.name: Ratio(spans.get(task.name, 0), actual.get(task.name, 0))
+            for task in plan.tasks
+        },
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
-            Ratio(device.exposed_copy_us, exposed.get(str(number), 0))
-            for number, device in enumerate(prediction.devices)
+            Ratio(copies.get(str(number), 0), exposed.get(str(number), 0))
+            for number in range(len(prediction.devices))
         ),
         peaks=tuple(
             Ratio(device.peak_bytes, peaks.get(number))
             for number, device in enumerate(prediction.devices)
         ),
-        paces=paces(zip(ops, log.ops, strict=True)),
-        missing=_missing(plan, ops, {drop.task for drop in log.drops}),
+        paces=pace,
+        missing=missing,
         dropped={drop.task: _dropped(drop) for drop in log.drops},
     )
 
@@ -168,17 +184,42 @@ def _kind_of(one: Planned) -> str:
     return f"{one.stream.split('.')[0]} {kind}" if moves_state(one.stream) else kind
 
 
-def _tasks(plan: Plan, ops: Iterable[Planned]) -> dict[str, Ratio]:
+def _as_planned(plan: Plan, ops: Iterable[Planned]) -> tuple[list[Planned], list[Planned]]:
+    """A run's ops, without those that end a segment before its last round, and the same ops at the
+    times that the plan has for them."""
+    begun = [0] * len(plan.segments)  # rounds of each segment
+    ops = list(ops)
+    for one in ops:
+        begun[one.segment] = max(begun[one.segment], one.round + 1)
+    early = {
+        (number, op.id)
+        for number, segment in enumerate(plan.segments)
+        if begun[number] < segment.rounds
+        for op in plan.program(segment.program).leave
+    }
+    kept = [one for one in ops if (one.segment, one.op.id) not in early]
+    ran = {(one.segment, one.round, one.op.id) for one in kept}
+    times = [one for one in timeline(plan, begun) if (one.segment, one.round, one.op.id) in ran]
+    return kept, times
+
+
+def _last_us(ops: Iterable[Planned]) -> int:
+    return max((one.end_us for one in ops), default=0)
+
+
+def _exposed(ops: Iterable[Planned]) -> dict[str, int]:
+    """Copies that compute did not hide, by device."""
+    return exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
+
+
+def _spans(ops: Iterable[Planned]) -> dict[str, int]:
+    """From each task's first op to its last."""
     spans: dict[str, tuple[int, int]] = {}
     for one in (one for one in ops if not moves_state(one.stream)):
         name = parse_id(one.op.id).task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
-    lengths = {name: end - start for name, (start, end) in spans.items()}
-    return {
-        task.name: Ratio(task.end_us - task.start_us, lengths.get(task.name, 0))
-        for task in plan.prediction.tasks
-    }
+    return {name: end - start for name, (start, end) in spans.items()}
 
 
 def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
@@ -231,7 +272,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
             for name, one in c.tasks.items()
         },
-        **paces_json(c.paces),
+        **paces_json(c.paces, c.slow),
         "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
         "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
         "missing": c.missing.count,
@@ -253,7 +294,8 @@ def table(comparison: Comparison) -> str:
     guessed = " (predictions are estimates)" if c.plan.estimated else ""
     whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
     rows = [("", "predicted", "actual", "error")]
-    rows.append(("makespan", *c.makespan.cells(0, show_us)[:2], _percent(c.makespan_error)))
+    whole_run = "so far" if c.missing.count or c.dropped else "makespan"
+    rows.append((whole_run, *c.makespan.cells(0, show_us)[:2], _percent(c.makespan_error)))
     for n, one in enumerate(c.exposed_copies):
         rows.append((f"exposed copies {n}", *one.cells(whole, show_us)))
     for n, one in enumerate(c.peaks):
@@ -279,8 +321,7 @@ def table(comparison: Comparison) -> str:
         *columns(kinds, numbers=True),
     ]
     if len(c.paces) > 1:
-        slow = slowest(c.paces)
-        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(slow)] if slow else [])]
+        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(c.slow)] if c.slow else [])]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:

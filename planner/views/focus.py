@@ -56,7 +56,9 @@ def _of_step(plan: Plan, mine: list[int], task: str, step: int) -> Focus:
     firsts = {index: first_steps(plan)[index][task] for index in mine}
     low, end = firsts[mine[0]], firsts[mine[-1]] + plan.segments[mine[-1]].rounds
     if not low <= step < end:
-        raise FormatError(f"--round {task}:{step}: {task} has the rounds {low} to {end - 1}")
+        raise FormatError(
+            f"--round {task}:{step}: {task} has the rounds {low} to {end - 1}; give one"
+        )
     index = max(index for index in mine if firsts[index] <= step)
     return _focus(plan, index, "round", step - firsts[index])
 
@@ -94,7 +96,7 @@ def known_task(plan: Plan, task: str | None) -> None:
     """FormatError when the plan has no such task."""
     names = [one.name for one in plan.tasks]
     if task is not None and task not in names:
-        raise FormatError(f"the plan has no task {task!r}; it has {', '.join(names)}")
+        raise FormatError(f"the plan has no task {task!r}; it has {', '.join(names)}; give one")
 
 
 def active(plan: Plan, us: int, task: str | None = None) -> list[int]:

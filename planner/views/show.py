@@ -41,7 +41,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
     gangs = [program for program in plan.programs if program.devices > 1]
     sections = (
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
-        ["devices", *_indented(_devices(plan)), *_host(plan), *_disk(plan), *_net(plan)],
+        ["devices", *_indented(_devices(plan)), *_shares(plan), *_stores(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
         ["bounds", *_indented(_bounds(plan))],
@@ -102,6 +102,28 @@ def _folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int]
     for number, row in rows:
         found.setdefault(row, []).append(number)
     return [(numbers, row) for row, numbers in found.items()]
+
+
+def _shares(plan: Plan) -> list[str]:
+    """How several devices spend their time, in a line, and which of them no segment is on."""
+    told = plan.prediction.devices
+    if len(told) == 1:
+        return []
+    every = len(told) * max(plan.prediction.makespan_us, 1)
+    compute = sum(one.compute_us for one in told) / every
+    copies = min(sum(one.exposed_copy_us for one in told) / every, 1 - compute)
+    spent = f"{compute:.1%} compute, {copies:.1%} exposed copies"
+    lines = [f"  of all devices' time: {spent}, {1 - compute - copies:.1%} bubble"]
+    busy = {device for segment in plan.segments for device in segment.devices}
+    idle = [number for number in range(len(told)) if number not in busy]
+    names = " … ".join(dict.fromkeys(plan.devices[n].name for n in (*idle[:1], *idle[-1:])))
+    left = f"  left idle: {in_ranges(idle)} {names}; no plan that was found gains by it"
+    return [*lines, left] if idle else lines
+
+
+def _stores(plan: Plan) -> list[str]:
+    """What is kept and moved beside the devices."""
+    return [*_host(plan), *_disk(plan), *_net(plan)]
 
 
 def _host(plan: Plan) -> list[str]:

@@ -1,33 +1,39 @@
 """Sequences of one step to pipelines, on Hydraulis' spaces, against a bound and their greedy.
 
     python -m tests.benchmarks.dispatch FILE [--gpus 16,32,64] [--tokens N] [--orders N] [--json]
+    python -m tests.benchmarks.dispatch --held-out 48 [--json]
 
 FILE, its steps and how lengths are drawn are described in `tests.benchmarks.hydraulis`; each list
-of strategies gets 1,562 tokens a GPU, as many as the 1,024 GPUs of the first file have.
+of strategies gets 1,562 tokens a GPU, as many as the 1,024 GPUs of the first file have. --held-out:
+so many steps of `tests.benchmarks.spaces` instead, without the greedy.
 
 ours: the best of `dispatches`, which `build` packs. one-pass: longest-first. theirs: the best of 50
 random orders (`tests.benchmarks.shuffled_greedy`). bound: that of the linear program, or what
-integer programs prove above it, in `proof` seconds. All times of a step in ms. Ours has to be at
-most 2 % above the bound, no later than one pass, and found in 2 s of processor time, bound of the
-linear program included; where one pass leaves no pipeline empty, ours does not either. Exit code 1
-if a row falls short.
+integer programs or patterns prove above it, in `proof` seconds. All times of a step in ms. Ours has
+to be at most 2 % above the bound, no later than one pass, and found in 2 s of processor time, bound
+of the linear program included; where one pass leaves no pipeline empty, ours does not either. Exit
+code 1 if a row falls short.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from planner.dispatch import bound_us, dispatches, longest_first
+from planner.dispatch import Pool, bound_us, dispatches, longest_first
+from planner.dispatch.pipes import Array
 from profiles import console
 from tests.benchmarks.hydraulis import Case, cases
+from tests.benchmarks.patterns import held_us
 from tests.benchmarks.proof import proven_us
 from tests.benchmarks.shuffled_greedy import shuffled_greedy
+from tests.benchmarks.spaces import held_out
 
 ABOVE = 0.02
 SECONDS = 2
@@ -61,7 +67,7 @@ class Row:
         return late or self.cpu_s > SECONDS or self.empty > self.one_pass_empty
 
 
-def row(case: Case, orders: int) -> Row:
+def row(case: Case, orders: int, prove: Callable[[Pool, Array, int, int], int]) -> Row:
     """Dispatch a step in three ways, and prove a bound."""
     pool, lengths = case.pool, case.lengths
     begun = time.process_time()
@@ -71,9 +77,10 @@ def row(case: Case, orders: int) -> Row:
     linear = bound = bound_us(pool, lengths)
     done = time.process_time()
     if us > (1 + _CLOSE) * bound:
-        bound = proven_us(pool, lengths, bound, us, seconds=20)
+        bound = prove(pool, lengths, bound, us)
     proven = time.process_time()
-    first, theirs = longest_first(pool, lengths), shuffled_greedy(pool, lengths, orders)
+    first = longest_first(pool, lengths)
+    theirs = shuffled_greedy(pool, lengths, orders) if orders else first
     return Row(
         case.gpus,
         case.name,
@@ -93,15 +100,24 @@ def row(case: Case, orders: int) -> Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table, or rows as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--held-out", type=int, default=0, metavar="N", help="steps, not of a file")
     parser.add_argument("--gpus", default="16,32,64", help="lists of so many (16,32,64)")
     parser.add_argument("--tokens", type=int, default=1562, help="a step and GPU, in lists (1562)")
     parser.add_argument("--orders", type=int, default=50, help="of the greedy (50)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
-    gpus = {int(one) for one in chosen.gpus.split(",")}
-    read = json.loads(chosen.file.read_text())
-    rows = [row(case, chosen.orders) for case in cases(read, gpus, chosen.tokens, seed=0)]
+    if bool(chosen.file) == bool(chosen.held_out):
+        parser.error("either FILE or --held-out")
+    if chosen.held_out:
+        rows = [row(case, 0, held_us) for case in held_out(chosen.held_out)]
+    else:
+        gpus, read = (
+            {int(one) for one in chosen.gpus.split(",")},
+            json.loads(chosen.file.read_text()),
+        )
+        found = cases(read, gpus, chosen.tokens, seed=0)
+        rows = [row(case, chosen.orders, partial(proven_us, seconds=20)) for case in found]
     if chosen.json:
         print(json.dumps([{**asdict(one), "gap": one.gap, "short": one.short} for one in rows]))
     else:

@@ -6,6 +6,7 @@ from support.dispatching import optimum, problems
 
 from planner.dispatch import Curve, PipelineType, Pool, bound_us
 from planner.dispatch.pipes import Array
+from tests.benchmarks.patterns import held_us
 from tests.benchmarks.proof import proven_us
 
 
@@ -16,6 +17,16 @@ def test_no_dispatch_is_below_what_is_proven(problem: tuple[Pool, Array]) -> Non
     best = optimum(*problem)
     low = bound_us(*problem)
     assert low <= proven_us(*problem, low, 2 * best) <= best
+    assert low <= held_us(*problem, low, 2 * best) <= best
+
+
+def test_patterns_divide_neither_sequences_nor_pipelines() -> None:
+    """Seven equal ones on three pipelines: one has three, though 7/3 is the mean."""
+    pool = Pool((PipelineType(Curve(0, 100), 1, 100, 3),))
+    lengths = np.full(7, 10)
+    low = bound_us(pool, lengths)
+    assert low < 2_400
+    assert 2_980 < held_us(pool, lengths, low, 4_000) <= 3_000
 
 
 def test_whole_sequences_are_not_divided() -> None:

@@ -262,7 +262,7 @@ def test_tasks_on_several_devices_wait_on_the_disk() -> None:
 
 
 def nothing(
-    asked: tuple[Kind, Task, int], devices: int, effort: Effort, *, order: str, quantile: int | None
+    asked: tuple[Kind, Task, int], devices: int, effort: Effort, **wishes: object
 ) -> Candidate:
     """A search for programs on several devices that finds none."""
     raise Infeasible("none", resource="other")

@@ -48,7 +48,7 @@ def succeeded(answer: Answer) -> Answer:
     return answer
 
 
-_PROGRESS = re.compile(r"planning |\d+/\d+ steps")  # of builds, and of runs on a busy machine
+_PROGRESS = re.compile(r"note: |planning |\d+/\d+ steps")  # steps of runs on a busy machine
 
 
 def refused(answer: Answer, code: int, text: str) -> None:

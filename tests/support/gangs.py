@@ -43,6 +43,7 @@ def pipelines(
     *,
     order: str = "auto",
     quantile: int | None = None,
+    alike: object = None,
 ) -> Found:
     """The search for programs on several devices, as the planner has it: the first computes as much
     quicker, less a twentieth, and the others look on. Infeasible with few microbatches."""

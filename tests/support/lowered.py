@@ -39,10 +39,14 @@ def strategy_of(way: Way) -> PipelineStrategy:
 
 def plan_of(problem: Problem, way: Way) -> Plan:
     """The way as the planner lays it out."""
-    count, strategy = len(way.order), strategy_of(way)
+    return laid_out(problem, strategy_of(way))
+
+
+def laid_out(problem: Problem, strategy: PipelineStrategy) -> Plan:
+    """The proven plan of a strategy for the only task."""
+    count, steps = strategy.devices, strategy.costs.task.steps
     asked = problem.alike(count=count)
     program = PipelineRound(strategy, Links.of(asked.device)).program()
-    steps = way.costs.task.steps
     segment = Segment(program.name, tuple(range(count)), steps, 0, duration_us(program, steps))
     made = [Candidate(strategy, (program,))]
     plan = certified(

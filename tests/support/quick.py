@@ -30,15 +30,22 @@ def quickly() -> Iterator[None]:
         yield
 
 
-def measured(task: Task, microbatches: int) -> Profile:
-    """The task's profile, in this many microbatches only, as if they had been asked for, with the
-    same time for everything."""
+def measured(task: Task, microbatches: int | None) -> Profile:
+    """The task's profile, with the same time for everything: in this many microbatches only, as if
+    they had been asked for, or in those of every size."""
+    sizes = task_profiler.microbatch_sizes
     with (
         mock.patch.object(profiler, "load", return_value=([task], {task.name: ""})),
-        mock.patch.object(task_profiler, "microbatch_sizes", lambda batch: [batch // microbatches]),
+        mock.patch.object(
+            task_profiler,
+            "microbatch_sizes",
+            lambda batch: [batch // microbatches] if microbatches else sizes(batch),
+        ),
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
         made = steady(profile(f"tests:{task.name}", options))
+    if microbatches is None or task.lengths is not None:
+        return made
     return only_microbatch(made, made.tasks[0].batches[0].microbatch)
 
 

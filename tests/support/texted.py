@@ -23,7 +23,7 @@ from support.streaming import streamed_part
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from executor.workload import Task, pack, padding, planned_shapes, take
+from executor.workload import Evaluation, Task, pack, padding, planned_shapes, take
 from plans import prove, samples
 from plans.schema import Lengths, Plan, RoundKind
 from plans.timing import Runs
@@ -93,6 +93,8 @@ class Text(nn.Module):
         return out
 
 
+Texts = Callable[[Sequence[int]], list[tuple[Tensor, Tensor]]]
+
 LENGTHS = (1 + np.random.default_rng(1).integers(0, 100, SAMPLES)).tolist()
 
 
@@ -106,8 +108,17 @@ def data(samples: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     return made
 
 
+def masked(samples: Sequence[int], texts: Texts = data) -> list[tuple[Tensor, Tensor]]:
+    """The texts, in which some targets are left out: of every third sample all."""
+    made = []
+    for n, (text, targets) in zip(samples, texts(samples), strict=True):
+        out = (torch.arange(len(text)) % 4 == 0) | (n % 3 == 0)
+        made.append((text, targets.masked_fill(out, -100)))
+    return made
+
+
 def text_task(layers: int, steps: int, dropout: float = 0.0, **more: Any) -> Task:
-    """The loss is the mean over the tokens of a step."""
+    """The loss is the mean over the targets of a step."""
     given: dict[str, Any] = {
         "model": partial(Text, layers, dropout),
         "loss": partial(F.cross_entropy, reduction="sum"),
@@ -279,31 +290,39 @@ def trained(
     torch.manual_seed(task.seed)
     model = task.model()  # type: ignore[operator]
     loop, losses = Loop(task, model, None), []
-    weights = LENGTHS if task.weights is None else task.weights
     val_losses: dict[int, float] = {}
     assert task.loss
     for step in range(task.steps):
-        total, whole = 0.0, sum(weights[n] for n in of(step))
+        total, whole = 0.0, _count(task, of(step))
         for *inputs, targets in parts_of(step):
             total += loop.add((tuple(inputs), targets), whole)
         loop.update()
         losses.append(total)
         if (own := task.evaluate) and (step + 1) % own.every == 0:
-            whole, total = sum(own.lengths if own.weights is None else own.weights), 0.0
+            whole, total = _count(own, range(len(own.lengths))), 0.0
             model.eval()
             for tokens, positions, sequences, targets in judged():
                 with torch.no_grad():
                     out = model(tokens, positions, sequences)
-                total += float(task.loss(out, targets) / whole)
+                total += float(task.loss(out, targets))
             model.train()
-            val_losses[step + 1] = total
+            val_losses[step + 1] = total / whole
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     return Trained(losses, params, val_losses)
 
 
-def one_by_one(step: int, of: Callable[[int], list[int]] = samples_of) -> Parts:
+def _count(task: Task | Evaluation, samples: Sequence[int]) -> float:
+    """By what the sum over these samples is divided."""
+    if task.weights is not None:
+        return float(sum(task.weights[n] for n in samples))
+    return float(sum((targets != -100).sum() for _, targets in task.data(samples)))
+
+
+def one_by_one(
+    step: int, of: Callable[[int], list[int]] = samples_of, texts: Texts = data
+) -> Parts:
     """Each sequence by itself, without any padding."""
-    for text, targets in data(of(step)):
+    for text, targets in texts(of(step)):
         yield text, torch.arange(len(text)), torch.zeros(len(text), dtype=torch.long), targets
 
 
@@ -315,7 +334,11 @@ def as_packed(made: Packed, step: int) -> Parts:
         own = [n for n, at in zip(made.of(step), row, strict=True) if at == m]
         if own:
             most = max(LENGTHS[n] for n in own) if planned.lengths.padded else 0
-            pieces = [piece for pair in data(own) for piece in (pair, _fill(most - len(pair[0])))]
+            pieces = [
+                piece
+                for pair in made.task.data(own)
+                for piece in (pair, _fill(most - len(pair[0])))
+            ]
             yield from joined([pair for pair in pieces if len(pair[0])])
 
 

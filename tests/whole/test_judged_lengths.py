@@ -82,8 +82,8 @@ def loop(
         if (step + 1) % EVERY == 0:
             every = (part for own in rounds for part in joined(held(own)))
             with torch.no_grad():
-                parts = [float(task.loss(made(*x), y) / sum(LENGTHS[-HELD:])) for *x, y in every]
-            losses[step + 1] = sum(parts)
+                parts = [float(task.loss(made(*x), y)) for *x, y in every]
+            losses[step + 1] = sum(parts) / sum(LENGTHS[-HELD:])
     return losses
 
 

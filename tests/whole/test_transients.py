@@ -1,5 +1,6 @@
 """The cost model against the memory meter: no plan runs out of what it reserved."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
 
@@ -10,18 +11,22 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 from support.lone import lone
+from support.lowered import laid_out
 from support.slabs import bound
+from support.steady import timeless
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
+from planner.inputs import Layout
 from planner.inputs.problem import Problem
+from planner.pipelines.sketch import ZERO_BUBBLE, Sketch
 from planner.rounds.round import Round
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
-from planner.shards.modes import Mode
+from planner.shards.modes import Activations, Mode
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
@@ -50,10 +55,41 @@ def tasks() -> list[Task]:
     return [Task(name="u", model=model, data=rows, loss=F.mse_loss, optimizer=optimizer, steps=1)]
 
 
+def tall() -> nn.Sequential:
+    """Activations take more than parameters, and most of them no gradient of a parameter needs."""
+    norm, up, down = (
+        partial(nn.LayerNorm, 16),
+        partial(nn.Linear, 16, 64),
+        partial(nn.Linear, 64, 16),
+    )
+    return nn.Sequential(
+        *(nn.Sequential(norm(), up(), nn.GELU(), nn.Dropout(0.1), down()) for _ in range(6))
+    )
+
+
+def long_rows(step: int) -> tuple[Tensor, Tensor]:
+    made = torch.randn(2, 6, 64, 16, generator=torch.Generator().manual_seed(step))
+    return made[0], made[1]
+
+
+def tall_tasks() -> list[Task]:
+    return [replace(tasks()[0], model=tall, data=long_rows)]
+
+
+def _measured(ref: str) -> Profile:
+    options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
+    return profile(f"{__file__}:{ref}", options)
+
+
 @pytest.fixture(scope="module")
 def measured() -> Profile:
-    options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
-    return profile(f"{__file__}:tasks", options)
+    return _measured("tasks")
+
+
+@pytest.fixture(scope="module")
+def halves() -> Profile:
+    with timeless():
+        return _measured("tall_tasks")
 
 
 MODES = (
@@ -86,3 +122,22 @@ def test_every_cut_runs_in_what_it_reserves(
     assert ends == [made.slab.bytes]
     assert done.peak_bytes[0] <= needs
     assert done.peak_bytes[0] > needs * 2 // 3  # and no wild guess either
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+@pytest.mark.parametrize("activations", ["recompute", "saved", "offload"])
+def test_parts_of_backwards_run_in_what_they_reserve(
+    halves: Profile, cut: int, activations: Activations
+) -> None:
+    """However many layers a shard has whose backwards are split, I takes no more than predicted
+    beside what waits for W."""
+    asked = Problem.of(halves, devices=2, device_bytes=None, host_bytes=None)
+    costs, points = TaskCosts(asked.tasks[0], 2), (0, cut, 6)
+    links = Links.of(asked.device)
+    sketch = Sketch(costs, Layout((1, 1)), 1, points, ZERO_BUBBLE, points, 1, links)
+    modes = (Mode("resident", "device", activations), Mode("resident", "device"))
+    plan = laid_out(asked, replace(sketch.strategy, modes=modes))
+    assert any(".I" in op.id for op in plan.programs[0].round)
+    peaks = run(plan, tall_tasks()).peak_bytes
+    pairs = zip(peaks, plan.programs[0].memory, strict=True)
+    assert all(m.slab_bytes + m.reserve_bytes >= peak for peak, m in pairs)

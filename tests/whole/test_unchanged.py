@@ -253,7 +253,10 @@ class Scored(nn.Module):
 GPT2_OF = {"kind": "GPT2LMHeadModel", **GPT2, **ENDS}
 
 TASKS = {
-    "padded, with a cache": task(partial(hugging, **GPT2_OF), masked_tokens),
+    "padded, with a cache": replace(
+        task(partial(hugging, **GPT2_OF), masked_tokens),
+        weight=lambda batch: (batch["labels"][:, 1:] != -100).sum(),
+    ),
     "a special cache": task(Cached, rows, F.mse_loss),
     "switch": task(partial(hugging, "SwitchTransformersForConditionalGeneration", **SWITCH), pairs),
     "router logits": task(partial(hugging, "Qwen2MoeForCausalLM", **QWEN2_MOE), tokens),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -76,9 +77,9 @@ class Mesh:
         except OSError:
             raise RunError(self.gone.get(rank, f"process {rank} is gone")) from None
 
-    def receive(self, ranks: Collection[int]) -> tuple[int, Message]:
+    def receive(self, ranks: Collection[int], deadline: float = inf) -> tuple[int, Message]:
         """The next message of any of these processes, before `listen`; RunError where one of them
-        is gone, or process 0."""
+        is gone, or process 0, or none has come when time.monotonic() is the deadline."""
         with self._changed:
             while True:
                 for place, (rank, message) in enumerate(self._kept):
@@ -87,7 +88,13 @@ class Mesh:
                     if rank in ranks:
                         del self._kept[place]
                         return rank, message
-                self._changed.wait()
+                left_s = deadline - time.monotonic()
+                if left_s < 0:
+                    raise RunError(
+                        f"process {min(ranks)} is alive and does not get ready; raise "
+                        "--stall-seconds if its models only take long to build"
+                    )
+                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
 
     def loss(self, seconds: float) -> str:
         """The reason why a process is gone, or is within so many seconds; empty if none is."""
@@ -104,7 +111,7 @@ class Mesh:
 
     def part(self, seconds: float) -> list[int]:
         """Wait until all others have left, no longer than so; those that have not, or are stopped
-        before they end."""
+        before they end. Who has left may begin another run."""
         deadline = time.monotonic() + seconds
         while left := [
             one for one in self._ends if one not in self.gone or self._state(one) == "T"

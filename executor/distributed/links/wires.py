@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.devices import sent_by
 from executor.errors import RunError, one_line
 from plans.parts import Pair
 
@@ -59,11 +60,7 @@ def groups(
     """Groups of two processes for the `own` ones of `count` ways, by number, each used once so that
     no connection is made later on. A group's name is its number among those of a process: all
     processes count all."""
-    import torch
-
-    byte = torch.zeros(1, dtype=torch.uint8)
-    if backend == "nccl":
-        byte = byte.cuda()
+    byte = sent_by(backend)
     me, size = dist.get_rank(), dist.get_world_size()
     for number in range(count):
         ends = own.get(number)

@@ -22,6 +22,7 @@ from executor.workload import (
     padding,
     part,
     tokens_of,
+    weight_of,
 )
 from profiles.errors import GantryError
 
@@ -39,6 +40,7 @@ def check_sums(task: Task, model: nn.Module, layers: Sequence[nn.Module]) -> Non
     count = tokens_of(sample)
     with blamed(f"task {task.name}"):
         inputs = pack(task, [sample]).inputs
+        weight_of(task, 0, sample)
     outputs = _outputs(task, model, layers, inputs)
     if count < 2 or any(count not in x.shape for x in tensors_of(outputs)):
         return

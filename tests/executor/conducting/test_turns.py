@@ -1,14 +1,19 @@
-"""Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall."""
+"""Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall. Who is
+left when others have ended early."""
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
 from support.fit import fit
 from support.netted import moving
 from support.parts import resident_part
+from support.plain import train
 from support.retime import foretold
 from support.same import assert_same
 from support.streaming import streamed_part
@@ -18,11 +23,13 @@ from executor import run
 from executor.conducting.turns import Turns
 from executor.driver import Options
 from executor.errors import RunError
+from executor.records.stopping import parse
 from executor.replay.tickets import Halt
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations
 from plans.schema import Plan
+from plans.trace import happened
 
 
 def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
@@ -129,3 +136,45 @@ def test_a_task_that_ends_early_goes_to_no_other_node(whole: bool) -> None:
     turns = Turns(moved())
     turns.skip("a", whole=whole)
     assert list(turns.waiting) == [1]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_is_left_begins_on_a_device_that_a_stopped_task_has_left(
+    alike: bool, tmp_path: Path
+) -> None:
+    """While its own device is busy, with the bits of the plain loop, and the log says where; not
+    on a device that is another one."""
+    parts = [streamed_part(name, shards=2) for name in "abc"]
+    programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
+    runs = [("a", (0,), 1), ("b", (1,), 4), ("a", (0,), 3), ("c", (1,), 4)]
+    made = handmade.assemble(parts, programs, runs)
+    tasks = tasks_for(made)
+    plan, begun = fit(made, tasks), threading.Event()
+    if not alike:
+        other = structs.replace(plan.devices[1], name="another")
+        plan = structs.replace(plan, devices=(plan.devices[0], other))
+
+    def busy(step: int) -> object:
+        if step == 3:  # until task c has begun
+            assert begun.wait(10) or not alike
+        return tasks[1].data(step)
+
+    def noted(step: int) -> object:
+        begun.set()
+        return tasks[2].data(step)
+
+    own = [tasks[0], replace(tasks[1], data=busy), replace(tasks[2], data=noted)]
+    if not alike:
+        begun.set()
+    log = tmp_path / "x.jsonl"
+    result = run(plan, own, Options(log=log, stop=(parse("a:loss>0@1"),)))
+    assert list(result.stopped) == ["a"]
+    for task, planned in zip(tasks[1:], plan.tasks[1:], strict=True):
+        plain = train(task, planned.microbatches)
+        assert result.losses[task.name] == plain.losses
+        for name, parameter in result.model(task.name).named_parameters():
+            assert torch.equal(parameter, plain.params[name]), name
+    read = runlog.load(log)
+    assert [(place.segment, place.device) for place in read.places] == ([(3, 0)] if alike else [])
+    streams = {one.stream for one in happened(plan, read) if one.op.id.startswith("c.s0.B")}
+    assert streams == {"0.compute" if alike else "1.compute"}

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / TASKS).write_text(own)
     for name in "01":
         (folder / name).mkdir()
-        text = own.replace("=F.mse_loss", "=beside.loss").replace("import os", "import beside, os")
+        text = own.replace("F.mse_loss", "beside.loss").replace("import os", "import beside, os")
         (folder / name / TASKS).write_text(text)
         loss = f"def loss(output, target):\n    return (output - target).abs().mean() * 1{name}\n"
         (folder / name / "beside.py").write_text(loss)
@@ -138,7 +138,7 @@ def test_a_process_that_is_late_ends_as_the_others_do(folder: Path) -> None:
     said = folder / "said"
     assert ended(started(torchrun(2, TURNS, json.dumps(turn)), said, folder)) == 1
     assert re.findall("^error: .*", said.read_text(), re.M) == [
-        "error: plan.json: cannot be made: File exists"
+        "error: plan.json: cannot be made: File exists; give another path"
     ]
     assert re.findall(r"exitcode +: (\d+)", said.read_text()) == ["2", "2"]
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from executor.numerics.rng import (
     CpuSource,
@@ -166,6 +167,24 @@ def test_data_has_its_own_randomness() -> None:
         torch.rand(3, generator=Generator().manual_seed(1))
         with pytest.raises(DrawError, match="belongs to the model"):
             torch.rand(3)
+
+
+class Noise(Dataset[Tensor]):
+    """Samples that are drawn where they are loaded."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Tensor:
+        return torch.randn(3)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_processes_that_load_data_have_generators_of_their_own() -> None:
+    """They inherit the mode of the thread that forks them, and not its generator."""
+    with OwnRandomness():
+        loader = DataLoader(Noise(), 2, num_workers=1, generator=Generator().manual_seed(1))
+        assert [batch.shape for batch in loader] == [(2, 3), (2, 3)]
 
 
 def test_a_lent_generator_draws_what_a_mode_draws() -> None:

@@ -25,13 +25,13 @@ from executor.profiling.layer import Lab, layer_cost, layer_state, timed
 from executor.profiling.layer_checks import batch
 from executor.profiling.links import busy, fit
 from executor.profiling.profiler import Options, _lab, profile
-from executor.profiling.task import microbatch_sizes
 from executor.workload.loss import Batch
 from executor.workload.task import Task, build
 from planner.shards import Links, copy_us
 from profiles import Profile, load, loads, violations
 from profiles.codec import align, pretty
 from profiles.schema import Device, Emulation, LayerCost, Rate
+from profiles.units import microbatch_sizes
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
 
@@ -257,10 +257,11 @@ def test_update_leaves_the_parameters_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "sizes"), [(8, [1, 2, 4, 8]), (12, [1, 2, 4, 12]), (7, [1, 7]), (1, [1])]
+    ("size", "sizes"),
+    [(8, [1, 2, 4, 8]), (12, [1, 2, 3, 6, 12]), (6, [1, 2, 3, 6]), (7, [1, 7]), (1, [1])],
 )
 def test_microbatch_sizes_divide_the_batch(size: int, sizes: list[int]) -> None:
-    """Powers of two that divide the batch, and the batch itself."""
+    """Each at least half again as large as the one before, and the batch itself."""
     assert microbatch_sizes(size) == sizes
 
 

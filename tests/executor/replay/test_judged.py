@@ -15,6 +15,7 @@ from support.texted import (
     MOST,
     Packed,
     as_packed,
+    masked,
     moved,
     one_by_one,
     packed,
@@ -61,6 +62,14 @@ def test_evaluations_have_the_losses_of_an_ordinary_loop(name: str, more: dict[s
     same = trained(made.task, *parts, judged=partial(held_packed, made))
     assert result.val_losses["a"] == same.val_losses
     assert result.losses["a"] == same.losses
+
+
+def test_targets_that_are_left_out_do_not_count_in_an_evaluation() -> None:
+    """It is the mean over the others of all rounds."""
+    made = with_held(judged("pipeline", KINDS, RUNS), data=partial(masked, texts=held))
+    alone = partial(one_by_one, 0, lambda step: [*range(len(HELD))], partial(masked, texts=held))
+    expected = trained(made.task, one_by_one, judged=alone).val_losses
+    torch.testing.assert_close(ran(made).val_losses["a"], expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("name", ["streamed", "pipeline"])

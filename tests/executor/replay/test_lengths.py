@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from msgspec import structs
 from support.texted import (
     BATCH,
     LENGTHS,
     MOST,
+    SAMPLES,
     Packed,
     Text,
     Trained,
     as_packed,
     data,
+    masked,
     moved,
     one_by_one,
     packed,
@@ -139,6 +142,41 @@ def test_a_microbatch_without_samples_adds_nothing() -> None:
     assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
 
 
+def averaged(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The sum as a mean that is no number where nothing counts."""
+    return F.cross_entropy(outputs, targets) * (targets != -100).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("streamed", {}),
+        ("parallel", {"loss": averaged}),
+        ("pipeline", {"weight": lambda sample: (sample[1] != -100).sum()}),
+    ],
+)
+def test_targets_that_are_left_out_do_not_count(name: str, more: dict[str, Any]) -> None:
+    """Of a whole step; a microbatch in which nothing counts adds nothing."""
+    made = packed(name, ((MOST, MOST),), ((0, 6),), data=masked, **more)
+    rows = np.array([[n % 3 == 0 for n in made.of(step)] for step in range(6)], np.uint16)
+    expected = trained(
+        replace(made.task, loss=partial(F.cross_entropy, reduction="sum")),
+        partial(one_by_one, texts=masked),
+    )
+    for changed in (made, with_rows(made, rows)):
+        assert_same(ran(changed), expected, rtol=1e-9)
+
+
+def test_samples_that_count_nothing_have_no_loss() -> None:
+    """Whatever they share a microbatch with; where none of a step counts the run ends."""
+    made = packed("streamed", KINDS, EVERY_STEP, weights=[n % 3 for n in range(SAMPLES)])
+    counted = partial(one_by_one, of=lambda step: [n for n in made.of(step) if n % 3])
+    assert_same(ran(made), trained(made.task, counted), rtol=1e-7)
+    nothing = replace(made.task, weights=[0] * SAMPLES)
+    with pytest.raises(RunError, match="task a: step 0: data: the weights of all samples are 0"):
+        ran(made._replace(task=nothing))
+
+
 def test_nothing_attends_across_sequences() -> None:
     """Another text beside it changes no bit of what a sequence gives."""
     made = packed("resident", KINDS, ((0, 1),))
@@ -154,7 +192,8 @@ def test_nothing_attends_across_sequences() -> None:
 
 
 def test_only_the_samples_that_are_needed_are_asked_for() -> None:
-    """Those of the microbatches that are wanted, in one call for each step."""
+    """Those of the microbatches that are wanted, in one call for each step; all of the step where
+    it is not known what they count."""
     asked: list[list[int]] = []
 
     def noted(samples: Sequence[int]) -> Any:
@@ -162,10 +201,12 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
         return data(samples)
 
     made = packed("resident", KINDS, ((0, 2),))
-    task = replace(made.task, data=noted)
-    steps = steps_of(made.plan.tasks[0], task, planned_shapes(made.plan)["a"], made.path)
-    assert set(steps.packed(1, [1])) == {1}
-    assert asked == [[BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]]
+    for weights in (LENGTHS, None):
+        task = replace(made.task, data=noted, weights=weights)
+        steps = steps_of(made.plan.tasks[0], task, planned_shapes(made.plan)["a"], made.path)
+        assert set(steps.packed(1, [1])) == {1}
+    own = [BATCH + j for j in np.flatnonzero(made.rows[1] == 1)]
+    assert asked == [own, made.of(1)]
 
 
 @pytest.mark.usefixtures("heard")

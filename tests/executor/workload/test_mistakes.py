@@ -18,8 +18,9 @@ WORK = '''
 from functools import partial
 import torch
 from executor.profiling.batch_checks import steps_tried
-from executor.workload import Task
+from executor.workload import Evaluation, Task
 from torch import nn
+from torch.utils.data import DataLoader
 from pathlib import Path
 from torch.nn.functional import mse_loss
 from torch.optim import *
@@ -64,6 +65,14 @@ def none_left(): return task(data=nothing)
 def growing(): return task(data=grows)
 def widening(): return task(data=widens)
 def nothing_at_all(): return task(data=lambda step: None)
+def loader(): return task(data=DataLoader(torch.zeros(8, 8), 4))
+def judged_by_loader():
+    return task(evaluate=Evaluation(1, data=iter(DataLoader(torch.zeros(8, 8), 4)), batches=2))
+def reseeded(step):
+    with torch.random.fork_rng():
+        torch.manual_seed(step)
+        return torch.randn(2, 4, 8).unbind()
+def forked(): return task(data=reseeded)
 def too_few(): return task(data=[data(step) for step in range(4)].__getitem__)
 def runs_out(): return task(data=lambda step: data(step) if step < 4 else None)
 
@@ -160,6 +169,9 @@ PROFILED = {
     "detached_loss": "task a: loss: has no gradient with respect to the outputs",
     "unlabelled": "task a: loss: of the model must be a scalar tensor",
     "nothing_at_all": "task a: data(0): returned None: there is no batch of step 0",
+    "loader": "task a: data is a DataLoader; it must be a function that gives the same batch",
+    "judged_by_loader": "evaluate.data is a _SingleProcessDataLoaderIter; it must be a function",
+    "forked": "task a: data(0): draws from torch's default generator, which belongs to the model",
     "too_few": "task a: data(5): IndexError: list index out of range: there is no batch of step 5",
     "runs_out": "task a: data(5): returned None: there is no batch of step 5, and the task has 6",
     "graph": "task a: data(0) returned 10 and 2 inputs but 10 targets; each tensor must be batch",

@@ -152,7 +152,8 @@ def test_arguments_without_tokens_first_are_refused() -> None:
         ({"batch": None}, "batch is None; it must be a whole number from 1 to 4"),
         ({"weights": [1, 2]}, "weights is a list; it must be as many numbers as there are len"),
         ({"weights": [1, 2, float("nan"), 1]}, r"weights\[2\] is nan; it must be a finite number"),
-        ({"weights": [1, 2, 1, 0]}, r"weights\[3\] is 0.0; it must be a finite number above 0"),
+        ({"weights": [1, 2, 1, -1]}, r"weights\[3\] is -1.0; it must be a finite number from 0"),
+        ({"weights": [1, 2, 1, 0], "weight": len}, "weight is a .*; it must be left out beside we"),
         ({"arguments": 3}, "arguments is 3; it must be a function"),
         ({"loss": None}, "loss is None; it must be a function that gives the sum"),
         ({"evaluate": 3}, "evaluate is 3; it must be"),
@@ -179,8 +180,8 @@ def test_lengths_may_be_what_users_have() -> None:
         ({"lengths": None}, "evaluate.lengths is None; it must be whole numbers"),
         ({"lengths": [3, 0]}, r"evaluate.lengths\[1\] is 0; it must be a whole number from 1"),
         ({"weights": [1]}, "evaluate.weights is a list; it must be as many numbers as there are"),
-        ({"weights": [1, 0]}, r"evaluate.weights\[1\] is 0.0; it must be a finite number above 0"),
-        ({"data": None}, r"evaluate is a Evaluation; .*\(every=..., data=..., lengths=...\), with"),
+        ({"weights": [1, -1]}, r"evaluate.weights\[1\] is -1.0; it must be a finite number from"),
+        ({"data": None}, "evaluate.data is None; it must be a function that gives the same batch"),
     ],
 )
 def test_evaluations_that_a_task_with_lengths_cannot_have(

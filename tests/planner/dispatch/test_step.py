@@ -36,6 +36,18 @@ def test_deep_pipelines_are_filled_and_flat_ones_moved() -> None:
     assert _best_us(flat, np.array([5, 4, 3, 3, 3])) == 9
 
 
+@pytest.mark.parametrize("count", [1_500, 1_501, 4_000])
+def test_many_sequences_are_dispatched_as_closely_as_few(count: int) -> None:
+    """To 168 pipelines of three depths, where longest-first is a tenth above or more."""
+    types = (1, 67.0, 4), (1, 100.0, 16), (2, 90.0, 64), (8, 42.5, 84)
+    pool = Pool(tuple(PipelineType(Curve(1e-3, b), d, 8_000, many) for d, b, many in types))
+    lengths = np.random.default_rng(0).integers(16, 4_000, count)
+    first = pool.finishes(pool.times(lengths), longest_first(pool, lengths)).max()
+    bound = bound_us(pool, lengths)
+    assert _best_us(pool, lengths) <= 1.03 * bound
+    assert 1.1 * bound < first
+
+
 def test_no_pipeline_stays_empty_where_that_takes_no_longer() -> None:
     """The best places leave three of four pipelines of several stages empty: one has a long
     sequence, and short ones are done long before it."""

@@ -73,6 +73,25 @@ def test_of_all_orders_the_shortest_is_kept() -> None:
     assert free <= min(built(asked("2x1", order)).programs[0].period_us for order in each)  # type: ignore[arg-type]
 
 
+class Passing(Effort):
+    """Half of the time is gone as soon as it was looked at."""
+
+    looks = 0
+
+    @property
+    def left(self) -> float:
+        type(self).looks += 1
+        return 100.0 if self.looks == 1 else 40.0
+
+
+def test_where_time_is_short_what_is_known_roughly_gets_rounds() -> None:
+    """Other layouts are left, and the search says that time ended it."""
+    one = asked("4x1", room=4 << 20)
+    way = best((one.kinds[0], one.tasks[0], one.host_bytes), 4, Passing(1e12, 0))
+    assert not way.complete
+    assert way.candidates
+
+
 def test_stages_have_as_many_replicas_as_they_need() -> None:
     """A front that takes three times the rear, whose parameters are too large to be sent, gets
     three of four devices; even layouts take longer."""
@@ -166,6 +185,13 @@ def test_what_cannot_be_is_said(
     Path("p.json").write_bytes(pretty(synthetic.profile(task(), usable_bytes=ROOM)))
     build = ("build", "p.json", "-o", "x.json", "--devices", 8)
     refused(planner_cli(*build, *options), 3, told)
+
+
+def test_layers_that_share_parameters_are_said_to_stay_together() -> None:
+    """Where that is why there are too few stages."""
+    mine = structs.replace(task(), ties=((0, 5),))
+    with pytest.raises(Infeasible, match="6 layers, some of which share parameters, can be cut"):
+        built(asked("2x1").alike(tasks=(mine,)))
 
 
 def test_an_order_is_what_it_is_called() -> None:

@@ -47,6 +47,22 @@ def test_sketches_of_one_order_differ() -> None:
         assert len(set(found)) == len(found)
 
 
+def test_devices_of_uneven_layouts_may_have_several_stages() -> None:
+    """Also where any order will do; with one stage each they are not looked at twice."""
+    found = looked_at(synthetic.task("a", layers=12), "1,1,2", [*NAMED])
+    chunks = {name: {s.chunks for s in found if s.named == name} for name in NAMED}
+    assert chunks["interleaved"] == {2, 4}
+    assert chunks["breadth"] == {1, 2, 4}
+
+
+def test_stages_have_as_many_replicas_as_layers_are_to_have() -> None:
+    """None where no cut is so."""
+    task, teams = synthetic.task("a", layers=6), (1, 1, 2, 2, 2, 0)
+    for layout, ends in (("1,2", {(0, 2, 6)}), ("2x1", set()), ("1,1,2", {(0, 1, 2, 6)})):
+        found = sketches(task, piped.LINKS, [parse_layout(layout)], ["1f1b"], teams)
+        assert {one.stages for one in found} == ends
+
+
 def test_few_of_many_uneven_layouts_are_promising() -> None:
     """All even ones are, and one that was asked for."""
     task = synthetic.task("a", layers=8, batch=8)

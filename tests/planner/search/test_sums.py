@@ -3,19 +3,21 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from support import handmade, synthetic
 
-from planner import Problem
+from planner import Problem, build, show
 from planner.errors import Infeasible
 from planner.inputs.remaining import after
-from planner.search.sums import adding_alike, sums_of
+from planner.search.sums import adds_alike, sums_of
 from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
-from plans.additions import Addition
+from plans.additions import Addition, additions
 from plans.runlog import CheckpointRecord, Header, RunLog
 from plans.schema import Plan
+from profiles.schema import Task
 
 REPLICATED = (Addition(0, 1, "(0)+(1)"),)
 
@@ -35,20 +37,37 @@ def way(plan: Plan) -> Candidate:
 ALONE, SENT = way(handmade.resident()), way(handmade.parallel())
 
 
-@pytest.mark.parametrize(("before", "stays"), [((), ALONE), (REPLICATED, SENT)])
-def test_a_task_that_goes_on_adds_as_before(before: tuple[Addition, ...], stays: Candidate) -> None:
+@pytest.mark.parametrize(("before", "other"), [((), SENT), (REPLICATED, ALONE)])
+def test_a_task_that_goes_on_adds_as_before(before: tuple[Addition, ...], other: Candidate) -> None:
     """One that keeps its microbatches; others add as is best."""
     asked = replace(problem(), kept={"a": 1}, additions={"a": before} if before else {})
     assert [sums_of(one) for one in (ALONE, SENT)] == [(), REPLICATED]
-    assert adding_alike(asked, [[ALONE, SENT]]) == [[stays]]
-    assert adding_alike(problem(), [[ALONE, SENT]]) == [[ALONE, SENT]]
+    for one in (ALONE, SENT):
+        adds_alike(problem(), one)
+        if one is not other:
+            adds_alike(asked, one)
+    with pytest.raises(Infeasible, match="no plan that was found on"):
+        adds_alike(asked, other)
 
 
-def test_where_no_plan_adds_as_before_the_order_is_named() -> None:
-    """And what would let it change."""
-    asked = replace(problem(), kept={"a": 1}, additions={"a": REPLICATED})
-    with pytest.raises(Infeasible, match=r"as \(0\)\+\(1\) in layers 0 to 0; no plan"):
-        adding_alike(asked, [[ALONE]])
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("devices", "used"), [(3, 2), (4, 4), (8, 8)])
+def test_the_rest_of_a_run_is_on_as_many_devices_as_add_alike(devices: int, used: int) -> None:
+    """All of them but those that its replicas do not go into, which the plan tells of."""
+    task = synthetic.task("a", layers=8, batch=4, steps=9, forward_us=90_000, param_bytes=64)
+    profile = synthetic.profile(only_microbatch(task), usable_bytes=24 << 20)
+    asked = Problem.of(profile, devices=devices, device_bytes=None, host_bytes=None)
+    sums = {"a": (Addition(0, 8, "(0+2)+(1+3)"),)}
+    plan = build(replace(asked, kept={"a": 1}, additions=sums), profile_sha256="0" * 64)
+    assert plan.programs[0].devices == used
+    assert additions(plan) == sums
+    assert ("left idle: 2 cpu2" in show(plan)) == (devices == 3)
+
+
+def only_microbatch(task: Task) -> Task:
+    """The task as if one sample had been the only size."""
+    layers = (structs.replace(layer, costs=layer.costs[:1]) for layer in task.layers)
+    return structs.replace(task, batches=task.batches[:1], layers=tuple(layers))
 
 
 def log(additions: dict[str, tuple[Addition, ...]], step: int) -> RunLog:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 from support import handmade, timetables
-from support.cli import planner_cli, succeeded
+from support.cli import planner_cli, refused, succeeded
 
 import plans
 from planner.views import describe_alternatives
@@ -39,13 +39,13 @@ TRIED = (
 
 def _plan() -> Plan:
     plan = handmade.pipeline()
-    return replace(plan, solver=replace(plan.solver, alternatives=TRIED))
+    return replace(plan, solver=replace(plan.solver, alternatives=TRIED, looked_at={"a": 31}))
 
 
 def test_the_best_comes_first_and_what_was_never_simulated_last() -> None:
     """The plan's own way, the others by period, then by bound those left for it."""
     lines = describe_alternatives(_plan()).splitlines()
-    assert lines[0].startswith("a: 4 way(s)")
+    assert lines[0] == "a: 4 of 31 way(s) to train it"
     rows = [line.split() for line in lines[2:]]
     assert [(row[1], row[2]) for row in rows] == [
         ("2x1", "1f1b"),
@@ -78,7 +78,13 @@ def test_the_command_prints_them_as_words_or_json(tmp_path: Path) -> None:
     told = json.loads(succeeded(planner_cli("show", path, "--alternatives", "--json")).out)
     assert [one["period_us"] for one in told] == [700, 750, 800, 0]
     assert told[0]["why_not"] == ""
+    one = ("show", path, "--alternatives", "--task", "a")
+    assert describe_alternatives(_plan()) in succeeded(planner_cli(*one)).out
+    refused(planner_cli(*one[:-1], "b"), 2, "the plan has no task 'b'; it has a")
 
 
 def test_a_plan_without_them_says_so() -> None:
-    assert "has no alternatives" in describe_alternatives(timetables.tiny())
+    plan = timetables.tiny()
+    assert describe_alternatives(plan).startswith("no task was looked at on several devices")
+    name = plan.tasks[0].name
+    assert describe_alternatives(plan, name).startswith(f"task {name} was not looked at")

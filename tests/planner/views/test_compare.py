@@ -82,6 +82,23 @@ def test_killed_run_is_compared_as_far_as_it_came() -> None:
     assert found.missing.names == tuple(f"{op.op} round {op.round}" for op in log.ops[-3:])
 
 
+def test_what_was_run_is_compared_with_what_was_planned_up_to_there() -> None:
+    """A run a tenth slower than planned, interrupted after two of four rounds, and its state
+    written: it is a tenth off, not three fifths."""
+    plan = timetables.plan(rounds=4)
+    log = timetables.log(plan, percent=110)
+    leave = {op.id for program in plan.programs for op in program.leave}
+    ran = [op for op in log.ops if op.op not in leave and op.round < 2]
+    last = max(op.end_us for op in ran)
+    ran += [replace(op, start_us=last, end_us=last + 1) for op in log.ops if op.op in leave]
+    end = replace(log.end, status="interrupted", actual_us=last + 1)
+    found = compare(plan, replace(log, ops=tuple(ran), end=end), SHA)
+    assert found.makespan_error == pytest.approx(0.1, abs=0.01)
+    for one in (*found.tasks.values(), *found.exposed_copies):
+        assert one.actual == pytest.approx(1.1 * one.predicted, rel=0.01)
+    assert "so far" in table(found)
+
+
 def test_run_killed_before_its_first_op_has_no_errors_to_show() -> None:
     """An empty log is compared without dividing by nothing."""
     plan = timetables.plan()

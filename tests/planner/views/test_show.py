@@ -33,7 +33,9 @@ def test_alike_neighbour_shards_share_a_line() -> None:
     """One resident and two streamed shards are two lines, with layer ranges and bytes."""
     lines = describe(timetables.plan(shards=3)).splitlines()
     place = lines.index("  a: steps 4, batch 8 = 2 x 4, work.py:tasks")
-    assert lines[place + 1 : place + 3] == [
+    assert lines[place + 1 : place + 4] == [
+        "    a step: 2 microbatches of 4, not compared with the whole batch (its profile does not "
+        "say)",
         "    s0: layer 0, resident, updated on the host, parameters 1.0 MiB",
         "    s1-s2: layers 1-2, streamed, updated on the host, parameters 2.0 MiB",
     ]
@@ -104,7 +106,7 @@ def test_a_moment_is_shown_in_words_and_as_json() -> None:
     [
         ("--at 58s", "--at 0:00:58.000000 is outside the predicted run, which ends at 0:00:"),
         ("--at 5s --task nobody", "the plan has no task 'nobody'; it has gpt-1e-4, "),
-        ("--task gpt-1e-4", "give --at too"),
+        ("--task gpt-1e-4", "give --at, --jitter or --alternatives"),
         ("--round gpt-1e-4", "give --gantt too"),
         ("--copies", "--copies says what --gantt draws; give --gantt too"),
         ("--plot new.png", "--plot says where --steps are drawn; give --steps too"),

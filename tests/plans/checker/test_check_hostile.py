@@ -68,7 +68,7 @@ def test_an_invalid_plan_tells_how_much_is_wrong() -> None:
     program = replace(plan.programs[0], tasks=(*plan.programs[0].tasks, *strange))
     with pytest.raises(plans.InvalidPlan) as caught:
         plans.prove(replace(plan, programs=(program,)))
-    assert str(caught.value).startswith("the plan breaks 500 rule(s):\n")
+    assert str(caught.value).startswith("the plan breaks 500 rule(s); build it again:\n")
     assert str(caught.value).endswith("… and 480 more")
     assert len(caught.value.violations) == MOST + 1
 

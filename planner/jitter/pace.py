@@ -1,4 +1,8 @@
-"""How fast each device of a run computed against its plan, and which one held the others up."""
+"""How fast each device of a run was against its plan, and which one held the others up.
+
+By its own ops, computing and copying: a send takes as long as either of its ends, so that where one
+process is slow, both have long ones.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,18 +10,17 @@ from statistics import median
 from typing import Any
 
 from plans.runlog import OpRecord
-from plans.timing import Planned
+from plans.timing import Planned, moves_state, rank
 from profiles.units import show_us
 
-SLOW = 1.3  # times as long, against the plan and its peers, a device is slow
-
-_COMPUTE = ".compute"
+_LATE = 1.2  # times as long as planned a run is late
+_SLOW = 1.1  # times its peers a device is slow, whose ops hide a part of what holds it up
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a device computed, in µs. process: that of its ops; None where one had all. median: of
-    actual / predicted over single ops."""
+    """A device's ops but for sends, in µs. process: that ran them; None where one had all. median:
+    of actual / predicted over single ops."""
 
     device: int
     process: int | None
@@ -49,36 +52,40 @@ class Slow:
     def __str__(self) -> str:
         pace, late_us = self.pace, self.pace.actual_us - self.pace.predicted_us
         return (
-            f"slow: {pace.where} computes {pace.ratio:.2f} times as long as planned, the others "
-            f"{self.peers:.2f} times; what waits for its {show_us(late_us)} more is late, too"
+            f"slow: {pace.where} computes and copies {pace.ratio:.2f} times as long as planned, "
+            f"{show_us(late_us)} more, the others {self.peers:.2f} times; sends to it and from it "
+            "wait for it"
         )
 
 
 def paces(ops: Iterable[tuple[Planned, OpRecord]]) -> tuple[Pace, ...]:
-    """The pace of each device that computed."""
+    """The pace of each device that did something."""
     found: dict[int, list[tuple[Planned, OpRecord]]] = {}
     for one, record in ops:
-        if one.stream.endswith(_COMPUTE) and one.predicted_us:
-            found.setdefault(int(one.stream.removesuffix(_COMPUTE)), []).append((one, record))
+        if one.predicted_us and not moves_state(one.stream) and not one.stream.endswith(".p2p"):
+            found.setdefault(rank(one.stream)[0], []).append((one, record))
     return tuple(_pace(device, found[device]) for device in sorted(found))
 
 
-def slowest(paces: Sequence[Pace]) -> Slow | None:
-    """The device that is furthest behind its peers, if that is much."""
-    found = []
+def slowest(paces: Sequence[Pace], late: float | None) -> Slow | None:
+    """The device that is furthest behind its peers, if that is much, and the run as a whole took
+    so many times as long as planned."""
+    found: list[Slow] = []
+    if late is None or late < _LATE:
+        return None
     for one in paces:
         others = [p for p in paces if p.device != one.device]
         apart = [p for p in others if p.process != one.process]
         if peers := [p.ratio for p in apart or others]:
             found.append(Slow(one, median(peers)))
-    slow = [one for one in found if one.pace.ratio > SLOW * max(one.peers, 1)]
+    slow = [one for one in found if one.pace.ratio > _SLOW * max(one.peers, 1)]
     return max(slow, key=lambda one: one.pace.ratio / one.peers, default=None)
 
 
 def rows_of(paces: Sequence[Pace]) -> list[tuple[str, ...]]:
     """A table's rows."""
-    head = ("compute of", "process", "predicted", "actual", "error", "median op")
-    made = [head]
+    head = ("but for sends", "process", "predicted", "actual", "error", "median op")
+    made: list[tuple[str, ...]] = [head]
     for one in paces:
         times = show_us(one.predicted_us), show_us(one.actual_us)
         process = "-" if one.process is None else str(one.process)
@@ -87,9 +94,8 @@ def rows_of(paces: Sequence[Pace]) -> list[tuple[str, ...]]:
     return made
 
 
-def paces_json(paces: Sequence[Pace]) -> dict[str, Any]:
+def paces_json(paces: Sequence[Pace], slow: Slow | None) -> dict[str, Any]:
     """The rows and the slow device as JSON values."""
-    slow = slowest(paces)
     devices = [
         {
             "device": one.device,

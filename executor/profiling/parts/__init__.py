@@ -1,0 +1,6 @@
+"""What the parts of a task's batches are to the whole, found by running both."""
+
+from executor.profiling.parts.find import find_parts
+from executor.profiling.parts.probe import Probe
+
+__all__ = ["Probe", "find_parts"]
