@@ -111,7 +111,7 @@ class Mesh:
 
     def part(self, seconds: float) -> list[int]:
         """Wait until all others have left, no longer than so; those that have not, or are stopped
-        before they end."""
+        before they end. Who has left may begin another run."""
         deadline = time.monotonic() + seconds
         while left := [
             one for one in self._ends if one not in self.gone or self._state(one) == "T"
