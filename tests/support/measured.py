@@ -79,7 +79,7 @@ def _task(planned: PlanTask, task: Task) -> Transients:
         shard = Shard(
             layers[cut.first_layer : cut.end_layer],
             task.optimizer,
-            Ending(task.loss, planned.microbatches) if last else None,
+            Ending(task.loss) if last else None,
         )
         sizes, x = _shard(cut, shard, x, k > 0, batch if last else None)
         took |= {(task.name, k, kind): size for kind, size in sizes.items()}

@@ -118,7 +118,8 @@ def test_the_run_is_logged_compared_and_gone_on_from(
     one profile, are refused."""
     monkeypatch.chdir(folder)
     _built(folder, "lrtf.json", "--policy", "lrtf")
-    call = ("run", "lrtf.json", "-o", "x.jsonl", "--checkpoints", "kept")
+    alike = "--trust-workload"  # the profile is of the first task, under other names
+    call = ("run", "lrtf.json", "-o", "x.jsonl", "--checkpoints", "kept", alike)
     succeeded(executor_cli(*call))
     assert "k1.cpu1" in succeeded(planner_cli("show", "lrtf.json", "--gantt", "x.png")).out
     succeeded(planner_cli("compare", "lrtf.json", "x.jsonl", "--gantt", "y.png"))

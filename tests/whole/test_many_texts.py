@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
+from executor.errors import InterruptedRun
 from executor.records import Options, earlier
 from executor.workload import Task, build, pack, take
 from executor.workloads import documents
@@ -152,7 +154,7 @@ def test_a_task_that_fails_leaves_the_others_their_bits(
 
     with interfering(fail):
         call = ("run", folder / "p.json", "-o", tmp_path / "p.jsonl", "--save", tmp_path)
-        answer = executor_cli(*call, "--keep-going")
+        answer = executor_cli(*call, "--keep-going", "--trust-workload")
     assert answer.code == 1
     assert "the cable is out" in answer.out + answer.err
     assert not (tmp_path / "long.pt").exists()
@@ -165,15 +167,15 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(
 ) -> None:
     """From checkpoints in the middle of a table, as when its process begins again."""
     path, log, kept = folder / "p.json", tmp_path / "p.jsonl", tmp_path / "kept"
-    with interfering(partial(signal.raise_signal, signal.SIGINT)):
-        answer = executor_cli("run", path, "-o", log, "--checkpoints", kept)
-    assert answer.code == 128 + signal.SIGINT
-    plan = plans.load(path)
-    found = earlier.find(log, plan, sha256(path.read_bytes()), 0)
+    plan, sha, agents = plans.load(path), sha256(path.read_bytes()), ("here 7 1",)
+    options = Options(log=log, checkpoints=kept, tables=path, plan_sha256=sha, agents=agents)
+    interrupt = interfering(partial(signal.raise_signal, signal.SIGINT))
+    with interrupt, pytest.raises(InterruptedRun):
+        run(plan, tasks(), options)
+    found = earlier.find(log, plan, sha, agents)
     assert found
     assert 0 < found.reached.done["long"] < 12
-    options = Options(earlier=found, resume=kept, checkpoints=kept, tables=path)
-    result = run(plan, tasks(), options)
+    result = run(plan, tasks(), replace(options, log=None, earlier=found, resume=kept))
     trained = {name: dict(result.model(name).named_parameters()) for name in plain}
     assert_bits(trained, plain)
 

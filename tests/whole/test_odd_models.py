@@ -340,7 +340,7 @@ def test_more_devices_than_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(plan.devices) == 5
 
 
-@pytest.mark.parametrize("size", [1, 2, 6])
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_every_microbatch_size_of_a_batch_of_six(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +349,7 @@ def test_every_microbatch_size_of_a_batch_of_six(
     profile(f"{__file__}:batch_of_six", "profile.json")
     measured = profiles.load("profile.json")
     task = measured.tasks[0]
-    assert [batch.microbatch for batch in task.batches] == [1, 2, 6]
+    assert [batch.microbatch for batch in task.batches] == [1, 2, 3, 6]
     layers = tuple(
         replace(layer, costs=tuple(cost for cost in layer.costs if cost.microbatch == size))
         for layer in task.layers

@@ -124,7 +124,7 @@ def run_in_shards(
         Shard(
             [layer],
             partial(SGD, lr=0.1),
-            Ending(F.mse_loss, len(given)) if layer is model[-1] else None,
+            Ending(F.mse_loss) if layer is model[-1] else None,
             precision,
             first=layer is model[0],
         )
@@ -149,7 +149,8 @@ def run_in_shards(
             xs.append(layout.held(out))
             graphs.append(graph)
         last = torch.full((1,), SCALE)
-        graphs.append(shards[-1].graph(xs[-1], batch=batch, scale=last))
+        parts = float(len(given))
+        graphs.append(shards[-1].graph(xs[-1], batch=batch, divisor=parts, scale=last))
         dy: dict[int, Tensor] = {}
         for k in reversed(range(LAYERS)):
             shard, dx = shards[k], aligned(1 << 14)
