@@ -30,13 +30,14 @@ def parameters(frame: Frame, g: int) -> None:
     if not moving:
         return
     later, mid = _from_backward(frame, g), range(g, frame.backward(g) + 1)
-    early = range(frame.backward(g), frame.ends + 1) if frame.noted else ()
+    early = range(frame.backward(g), frame.norms) if frame.noted else ()
     load, reload, spill = (_flow(frame, windows) for windows in (later, mid, later))
     update = _flow(frame, [w for w in later if w not in early])  # none before all norms are there
     kept = frame.named(frame.held(moving, "param_bytes", "", "kept"))
     streamed = frame.named(frame.held(moving, "param_bytes", "", "streamed"))
     grads = frame.named(frame.held(moving, "grad_bytes", "host"))
-    by, work = frame.terms.load_weight, frame.held(moving, "update_host_us", "host")
+    by, trained = frame.terms.load_weight, [i for i in moving if frame.shapes[i].grad_bytes]
+    work = frame.held(trained, "update_host_us", "host")
     flows: list[tuple[Resource, float, Flow, Row]] = [
         ("h2d", by, load, [(1, kept), (1, streamed)]),
         ("h2d", by, reload, [(1, streamed)]),
@@ -79,11 +80,12 @@ def _in_turn(
         params_per_ms = _most(trained, "param_bytes", "update_host_us")
         grads_per_ms = _most(trained, "grad_bytes", "update_host_us")
     into = out = done = None
+    early = range(frame.backward(g), frame.updated(g))  # for updates on the device
     for w in _from_backward(frame, g)[:-1]:
         into = _sum(frame, into, load[w])
         out = _sum(frame, out, spill[w])
         frame.use("slab", [w], [(1, into), (1, grads), (-1, out)])
-        allowed: Row = [*free, (-1, evicted)] if w in update else free
+        allowed: Row = free if w in early else [*free, (-1, evicted)]
         frame.at_most([(1, into), (-params_per_grad, out), *allowed])
         if w in update:
             done = _sum(frame, done, update[w])
