@@ -11,7 +11,7 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
 from collections.abc import Sequence
 
 from planner.lp.frame import Frame
-from planner.lp.rows import Resource, Row, amount
+from planner.lp.rows import MB, Resource, Row, amount
 from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
@@ -79,6 +79,8 @@ def _in_turn(
     if take_time := all(shape.update_host_us for shape in trained):
         params_per_ms = _most(trained, "param_bytes", "update_host_us")
         grads_per_ms = _most(trained, "grad_bytes", "update_host_us")
+    if not frame.terms.plan:
+        _last_to_leave(frame, g, spill[frame.backward(g)], grads)
     into = out = done = None
     early = range(frame.backward(g), frame.updated(g))  # for updates on the device
     for w in _from_backward(frame, g)[:-1]:
@@ -95,6 +97,18 @@ def _in_turn(
             known: Row = [] if done is None else [(1, done)]
             frame.at_most([(1, into), *_less(known, params_per_ms), *allowed])
             frame.use("host_bytes", [w], [(1, out), *_less(known, grads_per_ms)])
+
+
+def _last_to_leave(frame: Frame, g: int, out: int, grads: int) -> None:
+    """The gradient of the group's last item is there when its backward ends; until the window does
+    it may leave while norms are noted, be it as a part of a shard of all items above.
+
+    out <= grads - gradient + d2h rate * ms of norms
+    """
+    last = frame.members(g)[0]
+    norms_us = sum(shape.norm_us for shape in frame.shapes[last:])
+    own = frame.held([last], "grad_bytes", "host")
+    frame.at_most([(1, out), (-1, grads), *own], norms_us * frame.terms.d2h / 1e6 / MB)
 
 
 def _most(items: Sequence[ShardCost], what: str, per: str) -> float:
