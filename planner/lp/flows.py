@@ -11,7 +11,7 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
 from collections.abc import Sequence
 
 from planner.lp.frame import Frame
-from planner.lp.rows import Resource, Row, amount
+from planner.lp.rows import MB, Resource, Row, amount
 from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
@@ -30,13 +30,14 @@ def parameters(frame: Frame, g: int) -> None:
     if not moving:
         return
     later, mid = _from_backward(frame, g), range(g, frame.backward(g) + 1)
-    early = range(frame.backward(g), frame.ends + 1) if frame.noted else ()
+    early = range(frame.backward(g), frame.norms) if frame.noted else ()
     load, reload, spill = (_flow(frame, windows) for windows in (later, mid, later))
     update = _flow(frame, [w for w in later if w not in early])  # none before all norms are there
     kept = frame.named(frame.held(moving, "param_bytes", "", "kept"))
     streamed = frame.named(frame.held(moving, "param_bytes", "", "streamed"))
     grads = frame.named(frame.held(moving, "grad_bytes", "host"))
-    by, work = frame.terms.load_weight, frame.held(moving, "update_host_us", "host")
+    by, trained = frame.terms.load_weight, [i for i in moving if frame.shapes[i].grad_bytes]
+    work = frame.held(trained, "update_host_us", "host")
     flows: list[tuple[Resource, float, Flow, Row]] = [
         ("h2d", by, load, [(1, kept), (1, streamed)]),
         ("h2d", by, reload, [(1, streamed)]),
@@ -78,12 +79,15 @@ def _in_turn(
     if take_time := all(shape.update_host_us for shape in trained):
         params_per_ms = _most(trained, "param_bytes", "update_host_us")
         grads_per_ms = _most(trained, "grad_bytes", "update_host_us")
+    if not frame.terms.plan:
+        _last_to_leave(frame, g, spill[frame.backward(g)], grads)
     into = out = done = None
+    early = range(frame.backward(g), frame.updated(g))  # for updates on the device
     for w in _from_backward(frame, g)[:-1]:
         into = _sum(frame, into, load[w])
         out = _sum(frame, out, spill[w])
         frame.use("slab", [w], [(1, into), (1, grads), (-1, out)])
-        allowed: Row = [*free, (-1, evicted)] if w in update else free
+        allowed: Row = free if w in early else [*free, (-1, evicted)]
         frame.at_most([(1, into), (-params_per_grad, out), *allowed])
         if w in update:
             done = _sum(frame, done, update[w])
@@ -93,6 +97,18 @@ def _in_turn(
             known: Row = [] if done is None else [(1, done)]
             frame.at_most([(1, into), *_less(known, params_per_ms), *allowed])
             frame.use("host_bytes", [w], [(1, out), *_less(known, grads_per_ms)])
+
+
+def _last_to_leave(frame: Frame, g: int, out: int, grads: int) -> None:
+    """The gradient of the group's last item is there when its backward ends; until the window does
+    it may leave while norms are noted, be it as a part of a shard of all items above.
+
+    out <= grads - gradient + d2h rate * ms of norms
+    """
+    last = frame.members(g)[0]
+    norms_us = sum(shape.norm_us for shape in frame.shapes[last:])
+    own = frame.held([last], "grad_bytes", "host")
+    frame.at_most([(1, out), (-1, grads), *own], norms_us * frame.terms.d2h / 1e6 / MB)
 
 
 def _most(items: Sequence[ShardCost], what: str, per: str) -> float:

@@ -61,6 +61,9 @@ class Frame:
         self.noted = terms.costs.noted
         self.windows = 2 * self.groups + 1 + self.noted
         self.ends = 2 * self.groups  # the window of the last backward
+        last = next((i for i, shape in enumerate(self.shapes) if shape.grad_bytes), 0)
+        # The first window in which all norms may be there: what is below is frozen.
+        self.norms = self.backward(self.group[last]) + (last == self.group.index(self.group[last]))
         self.used = {what: [Row() for _ in range(self.windows)] for what in get_args(Resource)}
         self.us = [self.new() for _ in range(self.windows)]
         self.items = [self._item(holdings(shape)) for shape in self.shapes]

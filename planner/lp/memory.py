@@ -155,8 +155,8 @@ def at_work(frame: Frame) -> None:
 
 
 def _working(frame: Frame, i: int, *, up: bool) -> Row:
-    """MB of the item at work when the window ends: its gradient, and its parameters unless
-    they are counted anyway."""
+    """MB of the item at work when the window ends: its gradient and its parameters, unless they
+    are counted anyway."""
     terms, shape = frame.terms, frame.shapes[i]
     row = frame.held([i], "param_bytes", "", "streamed")
     if terms.plan:  # A spilled boundary is there while it is made, used and copied.
@@ -164,10 +164,12 @@ def _working(frame: Frame, i: int, *, up: bool) -> Row:
     if up:
         return row
     row += frame.held([i], "param_bytes", "", "kept")
+    if not terms.plan:
+        return row + frame.on_device([i], "grad_bytes")  # one that leaves is in its flow
     row.append((amount(shape, "grad_bytes"), ONE))
-    if terms.plan and not frame.noted:
+    if not frame.noted:
         row += frame.held([i], "state_bytes", _STREAMS)
-    return row + frame.block(i, -amount(shape, "grad_bytes")) if terms.plan else row
+    return row + frame.block(i, -amount(shape, "grad_bytes"))
 
 
 def _turn(frame: Frame) -> Row:

@@ -17,8 +17,8 @@ after B_g, its updates follow them, its parameters follow the updates:
            |---- parameters in -----------| F_g .. kept, or in again .. B_g
 
 Where updates wait for the norms of all gradients, one more window follows B_0: updates on the
-device are there, those on the host there or in the windows F, and until then the gradients of what
-is updated on the device stay.
+device are there, those on the host there, in the windows F or below the last layer that is trained,
+and until then the gradients of what is updated on the device stay.
 
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import piped, synthetic
@@ -58,6 +58,23 @@ def test_no_choice_of_three_layers_beats_a_bound(seed: int) -> None:
 def test_no_choice_that_waits_for_norms_beats_a_bound(seed: int, layers: int) -> None:
     """Where all updates come after the last backward."""
     _none_below(small(seed, layers, norms=True), WHOLE if layers <= 2 else PLAIN)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 3))
+@example(385, 2, 1)  # updates begin before the backward below them
+@example(569, 4, 3)  # layers that are never updated need no time on the host
+@example(749, 3, 2)  # the gradient at work leaves later, and takes its room once
+def test_no_choice_above_frozen_layers_beats_a_bound(seed: int, layers: int, still: int) -> None:
+    """Where norms are there before the last backward."""
+    case = small(seed, layers, norms=True)
+    still = min(still, layers - 1)
+    frozen = (
+        structs.replace(layer, grad_bytes=0, state_bytes=0, norm=None, norm_peak_bytes=0)
+        for layer in case.task.layers[:still]
+    )
+    task = structs.replace(case.task, layers=(*frozen, *case.task.layers[still:]))
+    _none_below(replace(case, task=task), WHOLE if layers <= 2 else PLAIN)
 
 
 def _none_below(case: Small, palette: Palette) -> None:
