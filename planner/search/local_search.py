@@ -28,6 +28,7 @@ from planner.shards import (
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
 Score = tuple[int, int]
 
+_AWAY = 10  # shards that make room for one
 _ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
 
@@ -67,6 +68,40 @@ def improve(
     found = _State(score(start), start)
     descend(found, neighbours, lambda one: one.score, ops, lambda _: effort.left <= 0)
     return best
+
+
+def exchanged(made: Round, evaluate: Evaluate, most: int) -> Iterator[Round]:
+    """Rounds in which a shard stays with its state, of the `most` that compute waits for longest,
+    and others that take less stream instead, as many as that takes: one at a time is no better."""
+    blame = made.blame()
+    waited = sorted(blame, key=lambda k: (-blame[k], k))
+    moving = [k for k in waited[:most] if made.strategy.modes[k].params != "resident"]
+    for k in moving:
+        stays = replace(made.strategy.modes[k], params="resident", update="device")
+        now = resettled(with_mode(made.strategy, k, stays))
+        for _ in range(_AWAY + 1):
+            if found := evaluate(now):
+                yield found
+                break
+            others = [j for j in _resident(now) if j != k]
+            if not others:
+                break
+            apart = [j for j, mode in enumerate(now.modes) if mode.params != "resident"]
+            away = min(others, key=lambda j: _given_up(now, j, apart))
+            now = resettled(with_mode(now, away, Mode()))
+
+
+def _resident(strategy: Strategy) -> list[int]:
+    shards = enumerate(zip(strategy.shards, strategy.modes, strict=True))
+    return [k for k, (shard, mode) in shards if mode.params == "resident" and shard.param_bytes]
+
+
+def _given_up(strategy: Strategy, k: int, apart: Sequence[int]) -> tuple[int, int, int]:
+    """What is least for the shard that streams next: few bytes that are updated, and far from those
+    that stream already, since copies that come at once wait for each other."""
+    shard = strategy.shards[k]
+    near = min((abs(k - other) for other in apart), default=0)
+    return shard.grad_bytes + shard.state_bytes, -near, k
 
 
 def score(made: Round) -> Score:

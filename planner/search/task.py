@@ -17,7 +17,7 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lp import Solution, Terms, again, guides, rounded
 from planner.rounds import PLENTY, Round, Waiting, fitted, least_bytes
-from planner.search.local_search import improve, least_us, score
+from planner.search.local_search import exchanged, improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
@@ -99,6 +99,7 @@ class Search:
         if not ends:
             short = self._improved(self._by_cuts(effort), effort.limits.search_starts, effort)
             ends = [*self._improved(short, 1, effort), *short]
+            ends += self._exchanged(min(ends, key=score), effort)
         finals = effort.limits.search_finals
         exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
         found = [(made.strategy, made.program()) for made in islice(filter(None, exact), finals)]
@@ -152,6 +153,15 @@ class Search:
         ops = effort.limits.search_ops // 2 // count
         near = (start for start in best if start.period_us <= most)
         return [improve(start, self.starts.points, self._round, ops, effort) for start in near]
+
+    def _exchanged(self, best: Round, effort: Effort) -> list[Round]:
+        """The best once a shard stays for which several others make room, improved a little."""
+        limits, ops = effort.limits, effort.limits.search_ops // 10
+        found = exchanged(best, self._round, limits.search_exchanges) if effort.left > 0 else ()
+        start = min(found, key=score, default=None)
+        if start is None or start.period_us > best.period_us + best.period_us // limits.search_far:
+            return []
+        return [improve(start, self.starts.points, self._round, ops, effort)]
 
     def _guided(self, effort: Effort) -> Iterator[Round]:
         """Plans made of the load program's solutions."""

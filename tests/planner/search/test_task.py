@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.searches import TENTH
+from support.searches import QUICK, TENTH
 from support.strategies import Small, faster, fitted, small
 
 from planner import Infeasible, build
@@ -84,6 +84,26 @@ def test_what_is_found_fits(seed: int, layers: int) -> None:
         made = fitted(best.strategy, case.links, case.device_bytes)
         assert made
         assert made.period_us == best.program.period_us
+
+
+@pytest.mark.parametrize("seed", [23, 46])
+def test_a_trained_shard_stays_where_frozen_ones_make_room(seed: int) -> None:
+    """Its state takes the room of several others: no change of one shard at a time gets there."""
+    case, never = small(seed, 8), Time(0, 0, 0, 1)
+    layers = (
+        layer
+        if number % 4 == 3
+        else structs.replace(
+            layer, grad_bytes=0, state_bytes=0, update_host=never, update_device=never
+        )
+        for number, layer in enumerate(case.task.layers)
+    )
+    case = replace(case, task=structs.replace(case.task, layers=tuple(layers)))
+    best = found(case, case.links, case.device_bytes, limits=QUICK)
+    single = found(case, case.links, case.device_bytes, limits=replace(QUICK, search_exchanges=0))
+    assert best
+    assert single
+    assert best.program.period_us < 0.95 * single.program.period_us
 
 
 def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
