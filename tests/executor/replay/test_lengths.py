@@ -1,6 +1,7 @@
 """Samples of every length: a run trains what loops without Gantry do, however they are packed."""
 
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -222,6 +223,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: i
         if made.of(3)[0] in samples and not pressed:
             pressed = True
             signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)  # it is heard by the main thread, which may be late
         return data(samples)
 
     made = made._replace(task=replace(made.task, data=pressing))
