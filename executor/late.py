@@ -37,7 +37,7 @@ class _Late(ModuleType):
 
 
 def _disable(fn: Any = None, *rest: Any, **more: Any) -> Any:
-    """What is not to be compiled: a function that is not, also when others are later on."""
+    """The function, never compiled, also when others are later on."""
     if not isinstance(fn, FunctionType):
         return _COMPILER._module().disable(fn, *rest, **more)
     disabled: list[Callable[..., Any]] = []

@@ -300,7 +300,7 @@ def _end_with_agent(world: distributed.World) -> None:
 
 
 def _inputs(tasks: Sequence[Wanted], loaded: Sequence[Task], options: Options) -> dict[str, str]:
-    """What has to be the same in all processes, by name: hashes of files, of what tasks train."""
+    """Hashes that must be the same in all processes, by name: of files, of what tasks train."""
     sources = {f"task {task.name}": fingerprint_of(task) for task in loaded}
     begun = [task for task in tasks if task.done and options.resume]
     files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]

@@ -1,4 +1,4 @@
-"""What processes say to each other before they are connected: notes in torchrun's store.
+"""Messages of processes before they are connected: notes in torchrun's store.
 
 Whoever reaches that store can read, write and delete there. So a note is sealed by a secret of the
 run, has a name made with it, and is no note without. On one machine the secret lies in memory of
@@ -116,7 +116,7 @@ class Board:
         return text if known else None
 
     def gather(self, key: str, text: str) -> list[str]:
-        """What each process says by this key, in their order."""
+        """The notes of all processes under this key, in their order."""
         self.say(f"{key} {self.world.rank}", text)
         notes = {f"{key} {rank}": rank for rank in range(self.world.size)}
         return list(self.wait(notes).values())
@@ -140,7 +140,7 @@ class Board:
         missing: Callable[[], Iterable[int]],
         most_s: float = 0.0,
     ) -> T:
-        """What `look` finds, as soon as it does; AbsentError for `missing` processes that are
+        """The first thing that `look` finds; AbsentError for `missing` processes that are
         silent for too long, or alive and have not done their part for so long."""
         most_s = most_s or self.limit_s
         deadline, nap_s = time.monotonic() + most_s, _ASK_S / 64

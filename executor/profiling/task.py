@@ -139,7 +139,7 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
 
 
 def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
-    """What parts of these batches are to the whole, and a note of what is not the rule."""
+    """The relation of these batches' parts to the whole; a note is printed of an unusual one."""
     model, chain = apart.model, apart.chain
     if chain.batch:
         return schema.Parts(why=f"its layers are made for microbatches of {chain.batch}")

@@ -35,7 +35,7 @@ from profiles.errors import FormatError
 
 
 class Laps:
-    """What takes its time before the first step of a process, which has begun just now."""
+    """The times that a process, begun just now, spends before its first step."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -135,7 +135,7 @@ def _batch(work: Work) -> Batch:
 
 
 def _share(work: Work) -> Share:
-    """Of the microbatch in the op's batch buffer."""
+    """The share of the microbatch in the op's batch buffer."""
     return work.feed.contents.of(work.source("batch")).share
 
 

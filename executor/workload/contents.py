@@ -43,7 +43,7 @@ class Contents:
         self._known[flat.data_ptr()] = content
 
     def of(self, flat: Tensor) -> Content:
-        """What was written there last."""
+        """The content that was written there last."""
         return self._known[flat.data_ptr()]
 
     def carry(self, source: Tensor, target: Tensor) -> int:
@@ -72,7 +72,7 @@ def shares(given: Weigh | None, batch: Any, parts: Sequence[Any]) -> list[Share]
 
 
 def weigh(given: Weigh, batch: Any) -> float:
-    """What the function gives of a batch. RunError where that is no number from 0 on."""
+    """The weight of a batch by the function. RunError where that is no number from 0 on."""
     found = given(batch)
     number = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
     if not isinstance(number, int | float) or not 0 <= number < math.inf:

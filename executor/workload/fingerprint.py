@@ -170,7 +170,7 @@ class _Walk:
                 self._say(str(tensor.requires_grad))
 
     def _public(self, given: object) -> None:
-        """What an object says of itself in attributes of its own."""
+        """An object's own public attributes."""
         names = getattr(type(given), "__struct_fields__", None) or sorted(vars(given))
         for name in names:
             if not name.startswith("_") and name != "training":
@@ -322,7 +322,7 @@ def _reads(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def _known(function: FunctionType, nodes: Iterable[Node]) -> dict[str, Any]:
-    """What names stand for in a function: of its module, of functions around it, imported in it."""
+    """The values of a function's names: of its module, of functions around it, imported in it."""
     code = function.__code__
     local = {*code.co_varnames, *code.co_cellvars}
     known = {name: v for name, v in function.__globals__.items() if name not in local}
@@ -340,7 +340,7 @@ def _known(function: FunctionType, nodes: Iterable[Node]) -> dict[str, Any]:
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> dict[str, Any]:
-    """What an import within a function gives, as far as it is the user's own."""
+    """The names that an import within a function gives, of the user's own modules."""
     found: dict[str, Any] = {}
     for alias in node.names:
         if isinstance(node, ast.Import):
@@ -372,7 +372,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _followed(value: Any, names: Iterable[str]) -> Any:
-    """What stands in the user's own modules behind these names."""
+    """The value in the user's own modules behind these names."""
     for name in names:
         if not inspect.ismodule(value) or _foreign_module(
             value.__name__, getattr(value, "__file__", None) or ""

@@ -32,7 +32,7 @@ def lengths_of(task: Task) -> NDArray[np.uint32]:
 
 
 def weight_of(task: Task, number: int, sample: Batch) -> float:
-    """What a sample counts in the mean of losses: as the task says, or its tokens that have a
+    """The weight of a sample in the mean of losses: as the task says, or its tokens that have a
     target. RunError where that is no number, or cannot be seen."""
     if task.weights is not None:
         return float(np.asarray(task.weights)[number])

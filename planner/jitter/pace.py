@@ -1,4 +1,4 @@
-"""How fast each device of a run was against its plan, and which one held the others up.
+"""The speed of each device of a run against its plan, and which one held the others up.
 
 By its own ops, computing and copying: a send takes as long as either of its ends, so that where one
 process is slow, both have long ones.

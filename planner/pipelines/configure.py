@@ -93,7 +93,7 @@ def _made(tried: Tried) -> PipelineRound:
 
 
 def _sums(tried: Tried) -> Additions | None:
-    """How its round adds gradients, if there is one."""
+    """The order in which its round adds gradients, if there is one."""
     made = tried.round
     layers = [(shard.first, shard.end) for shard in made.strategy.shards] if made else []
     return added(made.program(), tried.sketch.costs.task.name, layers) if made else None

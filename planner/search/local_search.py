@@ -97,8 +97,8 @@ def _resident(strategy: Strategy) -> list[int]:
 
 
 def _given_up(strategy: Strategy, k: int, apart: Sequence[int]) -> tuple[int, int, int]:
-    """What is least for the shard that streams next: few bytes that are updated, and far from those
-    that stream already, since copies that come at once wait for each other."""
+    """A key that is least for the shard that streams next: few bytes that are updated, and far from
+    those that stream already, since copies that come at once wait for each other."""
     shard = strategy.shards[k]
     near = min((abs(k - other) for other in apart), default=0)
     return shard.grad_bytes + shard.state_bytes, -near, k

@@ -24,7 +24,7 @@ class Difference(NamedTuple):
 
 
 def differences(first: Plan, second: Plan) -> list[Difference]:
-    """What differs, of the whole first, then of tasks, those that differ alike together."""
+    """The differences, of the whole first, then of tasks, those that differ alike together."""
     whole = [Difference((), *row) for row in _rows(_whole(first), _whole(second))]
     names = list(dict.fromkeys(task.name for plan in (first, second) for task in plan.tasks))
     alike: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
@@ -92,7 +92,7 @@ def _whole(plan: Plan) -> dict[str, str]:
 
 
 def _task(plan: Plan, name: str) -> dict[str, str]:
-    """What a plan says of a task; nothing of one that it does not have."""
+    """A plan's words on a task; nothing of one that it does not have."""
     task = next((task for task in plan.tasks if task.name == name), None)
     if task is None:
         return {}
@@ -131,7 +131,7 @@ def _program(plan: Plan, task: str) -> Program | None:
 
 
 def _placed(program: Program, task: str) -> str:
-    """How many shards each stage has."""
+    """The number of shards of each stage."""
     return _cuts([len(stage.shards) for stage in stages(program, task)]) + " shards a stage"
 
 

@@ -105,7 +105,7 @@ def _folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int]
 
 
 def _shares(plan: Plan) -> list[str]:
-    """How several devices spend their time, in a line, and which of them no segment is on."""
+    """A line on how several devices spend their time, and which of them no segment is on."""
     told = plan.prediction.devices
     if len(told) == 1:
         return []

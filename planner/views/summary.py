@@ -64,7 +64,7 @@ def _layout(program: Program, task: str) -> dict[str, Any]:
 
 
 def step_words(task: Task) -> str:
-    """What a step is to one of a plain loop over whole batches."""
+    """A step in words, beside one of a plain loop over whole batches."""
     parts, why = task.parts, f" ({task.parts.why})" * bool(task.parts.why)
     if task.microbatches == 1:
         return f"the whole batch of {task.batch}{why * parts.together}"

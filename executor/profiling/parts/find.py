@@ -1,4 +1,4 @@
-"""What the parts of a task's batches are to the whole: losses and gradients of both are compared.
+"""The relation of a batch's parts to the whole: losses and gradients of both are compared.
 
 A few samples of a batch run together and one by one, on the host, as they train. Random numbers are
 the same for both; what a part leaves in buffers is there for the next one, as in a run. Where the
@@ -28,7 +28,7 @@ _WIDENED = 1 << 30  # bytes of a model: in larger ones no single number moves a 
 
 
 def find_parts(probe: Probe, batches: Sequence[Batch]) -> Parts:
-    """What the parts of these batches are to the whole. WorkloadError for a task whose `weight`
+    """The relation of these batches' parts to the whole. WorkloadError for a task whose `weight`
     does not fit its loss."""
     if samples_of(batches[0]) == 1:
         return Parts()
@@ -94,7 +94,7 @@ def _cuts(size: int, compared: int) -> list[tuple[int, ...]]:
 
 
 def _whole(probe: Probe, batch: Batch, cut: Sequence[int], counts: Counts | None) -> Parts:
-    """Of a task whose parts are not the whole, say by BatchNorm. Its loss may be weighted still,
+    """The relation where parts are not the whole, say by BatchNorm. The loss may be weighted still,
     which eval mode shows."""
     weigh, still, why = weight_function(probe.task, counts), False, "loss"
     with suppress(NoPart, RunError):
@@ -105,7 +105,7 @@ def _whole(probe: Probe, batch: Batch, cut: Sequence[int], counts: Counts | None
 
 
 def _told(task: Task, counts: Counts | None) -> str:
-    """What is counted, in words."""
+    """The thing that is counted, in words."""
     if counts is None:
         return "Task.weight"
     return f"targets other than {counts.ignored}"
