@@ -86,10 +86,9 @@ def test_what_is_found_fits(seed: int, layers: int) -> None:
         assert made.period_us == best.program.period_us
 
 
-@pytest.mark.parametrize("seed", [23, 46])
-def test_a_trained_shard_stays_where_frozen_ones_make_room(seed: int) -> None:
+def test_a_trained_shard_stays_where_frozen_ones_make_room() -> None:
     """Its state takes the room of several others: no change of one shard at a time gets there."""
-    case, never = small(seed, 8), Time(0, 0, 0, 1)
+    case, never = small(46, 8), Time(0, 0, 0, 1)
     layers = (
         layer
         if number % 4 == 3
