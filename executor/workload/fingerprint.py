@@ -223,7 +223,7 @@ def _top(module: str) -> str:
 
 
 def _name(given: Any) -> str:
-    """Of what belongs to somebody else with the name of the package; a user's own module may have
+    """The name; with its package of what belongs to somebody else: a user's own module may have
     any name."""
     name = str(given.__qualname__)
     return f"{_top(given.__module__ or '')}:{name}" if _foreign(given) else name

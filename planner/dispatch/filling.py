@@ -216,5 +216,5 @@ class _Left:
 
 
 def _until(taken: Sequence[slice], item: int) -> list[slice]:
-    """What is taken in front of this one."""
+    """The sequences taken in front of this one."""
     return [slice(own.start, min(own.stop, item)) for own in taken if own.start < item]

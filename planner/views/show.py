@@ -122,7 +122,7 @@ def _shares(plan: Plan) -> list[str]:
 
 
 def _stores(plan: Plan) -> list[str]:
-    """What is kept and moved beside the devices."""
+    """Lines on what is kept and moved beside the devices."""
     return [*_host(plan), *_disk(plan), *_net(plan)]
 
 
