@@ -28,7 +28,7 @@ PARCEL = Parcel("a", 3, b"random", None, {0: [None, None]})
         Begin(2, True, [PARCEL]),
         Ended(2, False, [PARCEL], {1: (100, 0)}),
         Heard(0, "0.p2p>1", 7, 1.5, None, [["a.s0.U0", "x"]]),
-        LossPart("a", False, 1, 2, 0.1),
+        LossPart("a", False, 1, 2, 0.1, 4.0),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -38,7 +38,7 @@ def test_a_message_arrives_as_it_was(message: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [["Anything", 1], ["LossPart", "a", False, "one", 2, 0.1], {"type": "Bye"}, 7]
+    "said", [["Anything", 1], ["LossPart", "a", False, "one", 2, 0.1, 4.0], {"type": "Bye"}, 7]
 )
 def test_anything_else_is_refused(said: object) -> None:
     """Other names, other types of fields, no message at all."""

@@ -169,7 +169,10 @@ def test_a_layer_that_goes_wrong(
     assert told.end.status == "partial"
     assert text in told.end.error
     known = {(p.segment, p.op.id, p.round) for p in plans.timing.timeline(plan)}
-    assert known > {(record.segment, record.op, record.round) for record in told.ops}
+    records = {(record.segment, record.op, record.round) for record in told.ops}
+    assert known >= records
+    # A loss is read after its op; by then the task's other ops may have ended too.
+    assert make is Infinite or known != records
 
 
 @pytest.mark.parametrize(
