@@ -134,7 +134,7 @@ def _built(
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
     alike = {name: problem.additions.get(name, ()) for name in problem.kept}
-    search = partial(best, order=problem.order, quantile=problem.quantile, alike=alike)
+    search = partial(best, order=problem.order, alike=alike)
     if problem.layout:
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)

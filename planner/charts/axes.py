@@ -1,4 +1,4 @@
-"""The panels of a picture: a figure below pyplot's notice, rows of bars, time axes, marked moments.
+"""The panels of a picture: a figure below pyplot's notice, rows of bars, time axes, marked times.
 
 Data coordinates are µs.
 """
@@ -37,7 +37,6 @@ class Mark(NamedTuple):
     us: int
     name: str
     dashed: bool
-    color: str = _INK
 
 
 class Panel(NamedTuple):
@@ -111,7 +110,7 @@ def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:
     """The lines, and their names on a line of text between title and panel."""
     for mark in marks:
         style = (0, (4, 2)) if mark.dashed else "-"
-        ax.axvline(mark.us, color=mark.color, lw=1.2, ls=style, zorder=6, label=mark.name)
+        ax.axvline(mark.us, color=_INK, lw=1.2, ls=style, zorder=6, label=mark.name)
     if marks:
         ax.legend(
             loc="lower right",

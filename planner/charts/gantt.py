@@ -16,7 +16,7 @@ from plans.schema import Plan, Segment, parse_id
 from plans.timing import RoundKinds, of_kind
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
-from profiles.units import show_clock, show_us
+from profiles.units import show_us
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,6 @@ _KINDS = {
     "P": "copy",
 }
 _FORMATS = (".png", ".svg", ".pdf")
-_MOMENT = "#C1121F"
 
 
 def figure(
@@ -43,19 +42,18 @@ def figure(
     *,
     task: str | None = None,
     step: int | None = None,
-    at: int | None = None,
     copies: bool = False,
 ) -> "Figure":
     """A plan at two levels, with a legend: its segments over the whole run, and below them the ops
-    of one round: of `task` and its `step`, of the moment `at`, else a steady one of the longest
-    segment. `at` is marked in both. Where rounds are most of the run all ops are drawn. Programs on
-    several devices are drawn as pipelines, with rows for copies if asked for.
+    of one round: of `task` and its `step`, else a steady one of the longest segment. Where rounds
+    are most of the run all ops are drawn. Programs on several devices are drawn as pipelines, with
+    rows for copies if asked for.
 
     With a log the whole run and two rounds, each as planned and as it happened. FormatError when
     the log is not of this plan, or the plan has no such task or step.
     """
     if log is None:
-        panels = _two_levels(plan, focus(plan, task, step, at), at, copies=copies)
+        panels = _two_levels(plan, focus(plan, task, step), copies=copies)
     else:
         panels = _compared(plan, log, copies=copies)
     fig = axes.figure(panels, [one.name for one in plan.tasks])
@@ -72,7 +70,7 @@ def draw(
     copies: bool = False,
 ) -> "Axes":
     """The lower of both levels of `figure`, without a legend, on these axes, which are returned."""
-    panel = _close_up(plan, focus(plan, task, step), (), copies=copies)
+    panel = _close_up(plan, focus(plan, task, step), copies=copies)
     return axes.draw(ax, panel, [one.name for one in plan.tasks])
 
 
@@ -85,33 +83,28 @@ def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copi
     return streams.view(plan, devices)
 
 
-def _two_levels(plan: Plan, near: Focus | None, at: int | None, *, copies: bool) -> list[Panel]:
+def _two_levels(plan: Plan, near: Focus | None, *, copies: bool) -> list[Panel]:
     """All segments, and the ops of what is in focus."""
-    now = [] if at is None else [Mark(at, f"at {show_clock(at)}", False, _MOMENT)]
-    return [
-        overview.panel(plan, _summary(plan), [*_planned_marks(plan), *now], near),
-        _close_up(plan, near, now, copies=copies),
-    ]
+    above = overview.panel(plan, _summary(plan), _planned_marks(plan), near)
+    return [above, _close_up(plan, near, copies=copies)]
 
 
-def _close_up(plan: Plan, near: Focus | None, marks: Sequence[Mark], *, copies: bool) -> Panel:
+def _close_up(plan: Plan, near: Focus | None, *, copies: bool) -> Panel:
     """The ops of what is in focus with what else runs there meanwhile; of all devices and the whole
     run if nothing is."""
     window, title, devices = (0, plan.prediction.makespan_us), "all ops", None
     if near:
         segment, window = plan.segments[near.segment], near.window
-        devices, title = segment.devices, f"{near.phase} of {_where(segment)}"
-        if near.phase == "round":
-            kind = RoundKinds(segment)[near.round]
-            program, last = of_kind(plan.program(segment.program), kind), segment.rounds - 1
-            title = f"round {near.round} of 0 to {last} of {_where(segment)}, every "
-            title += show_us(program.period_us)
-            if program.devices > 1:
-                title += f", bubble {bubble(program):.1%}"
+        devices, kind = segment.devices, RoundKinds(segment)[near.round]
+        program, last = of_kind(plan.program(segment.program), kind), segment.rounds - 1
+        title = f"round {near.round} of 0 to {last} of {_where(segment)}, every "
+        title += show_us(program.period_us)
+        if program.devices > 1:
+            title += f", bubble {bubble(program):.1%}"
     title += f", planned{_source(plan)}"
     view = _view(plan, near, devices, copies=copies)
     shown = streams.planned(plan, view, window)
-    return streams.panel(view, shown, window, title, marks, large=True)
+    return streams.panel(view, shown, window, title, large=True)
 
 
 def _compared(plan: Plan, log: RunLog, *, copies: bool) -> list[Panel]:

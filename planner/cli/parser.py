@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from planner.cli.build_commands import build_plan
 from planner.cli.export_commands import export_plan
-from planner.cli.lengths_commands import show_lengths
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
@@ -56,9 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         ("build", build_plan, _build, "make a plan from a profile, or one of each device"),
         ("estimate", estimate_profile, _estimate, "make a profile from formulas, without a GPU"),
         ("sweep", sweep_budgets, _sweep, "how fast with how much memory, over which link"),
-        ("lengths", show_lengths, _lengths, "how long samples are, and what padding wastes"),
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
-        ("show", show_plan, _show, "describe a plan, or what runs when; draw it"),
+        ("show", show_plan, _show, "describe a plan, draw it"),
         ("compare", compare_run, _compare, "predicted against actual"),
         ("export", export_plan, _export, "write a plan's pipeline for another system to run"),
     ):
@@ -163,9 +161,6 @@ def _several(option: Option) -> None:
     option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
     text = "order of the passes of tasks on several devices (default: the best one)"
     option("--order", choices=get_args(OrderName), default="auto", help=text)
-    text = "choose layout and order by so many percent of the steps, like 95 (default: by steps as "
-    text += "long as the medians of all times say)"
-    option("--objective-quantile", type=console.whole(50, 99), metavar="PERCENT", help=text)
     text = "how samples that have lengths are packed into microbatches (default: as is best)"
     option("--packing", choices=get_args(PackingName), default="auto", help=text)
     text = "move such samples between so many steps where that makes them shorter, which changes "
@@ -211,25 +206,14 @@ def _setting(option: Option) -> None:
 
 def _show(option: Option) -> None:
     option("plan", metavar="PLAN")
-    text = "say instead what runs at this moment of the predicted run: 90s, 1:23:00, 83m"
-    option("--at", type=console.duration, metavar="TIME", help=text)
-    option("--task", metavar="TASK", help="with --at, --jitter or --alternatives: this one only")
     text = "say instead what was tried to train tasks on several devices, and why it was left"
     option("--alternatives", action="store_true", help=text)
-    text = "say instead how long steps are when ops take now more, now less time, as the profile "
-    text += "measured it"
-    option("--jitter", action="store_true", help=text)
-    text = "say instead how long every step of samples with lengths is, and at least"
-    option("--steps", action="store_true", help=text)
-    option("--plot", metavar="PNG", help="with --steps: draw them")
-    text = "with --jitter or --steps: what the plan was built from; of several kinds of devices "
-    text += "repeat it"
-    option("--profile", **_REPEATED, metavar="PROFILE", help=text)
+    option("--task", metavar="TASK", help="with --alternatives: this one only")
     text = "write a Gantt chart: all segments, and the ops of one round"
     option("--gantt", metavar="PNG", help=text)
     option("--copies", action="store_true", help=_COPIES)
     text = "with --gantt: draw the round that trains this step of a task, counted from 0 (default: "
-    text += "the one that runs at --at, else a middle one of the longest segment)"
+    text += "a middle one of the longest segment)"
     option("--round", type=_round, metavar="TASK[:ROUND]", help=text)
     option("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
     option("--json", action="store_true", help="print JSON")
@@ -260,11 +244,6 @@ def _estimate(option: Option) -> None:
     text = "host memory (default: that of a typical host)"
     option("--host-memory", dest="host_bytes", type=console.size, metavar="SIZE", help=text)
     option("-o", "--output", required=True, metavar="PROFILE")
-
-
-def _lengths(option: Option) -> None:
-    option("profile", metavar="PROFILE", help="of tasks with lengths; those lie beside it")
-    option("--plot", metavar="PNG", help="draw them")
 
 
 def _sweep(option: Option) -> None:

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,13 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 
 import plans
-from planner.cli.jitter_commands import show_jitter
-from planner.cli.step_commands import show_steps
 from planner.inputs import corrections, residuals
 from planner.views import (
     compare,
     describe,
     describe_alternatives,
     describe_differences,
-    describe_moment,
     differences,
-    moment,
     ranked,
     reasons,
     summary,
@@ -79,45 +74,24 @@ def _sums(plan: Plan) -> dict[str, str]:
 
 
 def show_plan(options: argparse.Namespace) -> int:
-    """Describe a sound plan, or a moment of it, and draw it."""
-    _one_question(options)
+    """Describe a sound plan, or what else was tried, and draw it."""
+    if options.task is not None and not options.alternatives:
+        raise FormatError("--task says of which task --alternatives tells; give --alternatives too")
+    if options.round and not options.gantt:
+        raise FormatError("--round says which round --gantt draws; give --gantt too")
     _check_pictures(options, options.plan)
     plan = plans.load(options.plan)
     plans.prove(plan)  # what follows is about sound plans only
-    now = None if options.at is None else moment(plan, options.at, options.task)
-    task, step = options.round or (options.task, None)
-    _pictures(plan, None, options, task=task, step=step, at=options.at)
-    if options.jitter:
-        return show_jitter(plan, options)
-    if options.steps:
-        return show_steps(plan, options)
+    task, step = options.round or (None, None)
+    _pictures(plan, None, options, task=task, step=step)
     if options.alternatives:
         told = json.dumps(to_builtins(ranked(plan, options.task)), indent=1)
         print(told if options.json else describe_alternatives(plan, options.task))
     elif options.json:
-        print(json.dumps(asdict(now) if now else summary(plan), indent=1))
+        print(json.dumps(summary(plan), indent=1))
     else:
-        print(describe_moment(plan, now) if now else describe(plan))
+        print(describe(plan))
     return 0
-
-
-def _one_question(options: argparse.Namespace) -> None:
-    """FormatError for options that do not go together."""
-    if sum((options.at is not None, options.jitter, options.steps, options.alternatives)) > 1:
-        raise FormatError(
-            "--at, --jitter, --steps and --alternatives are four questions; ask one at a time"
-        )
-    about = options.at is not None or options.jitter or options.alternatives
-    if options.task is not None and not about:
-        raise FormatError("--task says which task is meant; give --at, --jitter or --alternatives")
-    if (options.jitter or options.steps) != bool(options.profile):
-        raise FormatError(
-            "--jitter or --steps and the plan's --profile belong together; give both or none"
-        )
-    if options.plot and not options.steps:
-        raise FormatError("--plot says where --steps are drawn; give --steps too")
-    if options.round and not options.gantt:
-        raise FormatError("--round says which round --gantt draws; give --gantt too")
 
 
 def compare_run(options: argparse.Namespace) -> int:

@@ -52,7 +52,6 @@ def read_problem(
     disk_space: int | None = None,
     layout: Layout | str | None = None,
     order: OrderName = "auto",
-    objective_quantile: int | None = None,
     packing: PackingName = "auto",
     reorder_window: int = 1,
 ) -> Problem:
@@ -63,9 +62,9 @@ def read_problem(
     net_latency: the rate and latency of the network between them. corrections, after: files of
     corrections and logs of earlier runs, oldest first. microbatch: a size for all tasks ("" among
     names), or by task; 0 for any. disk_space: 0 for no disk. layout: on several devices, like "2x2"
-    or "3,1", None for the best; order: of its passes; objective_quantile: the percent of steps by
-    whose time both are chosen. packing: of samples that have lengths; reorder_window: steps between
-    which they may move. FormatError for a bad file and for what does not go together.
+    or "3,1", None for the best; order: of its passes. packing: of samples that have lengths;
+    reorder_window: steps between which they may move. FormatError for a bad file and for what does
+    not go together.
     """
     names = _listed(profile)
     counts = None if devices is None else _listed(devices)
@@ -79,7 +78,7 @@ def read_problem(
     left, inputs = _left(names, rates, several, corrections, after, asked)
     read, rest = [one.profile for one in left], left[-1]
     problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=host_memory)
-    wishes = _wishes(layout, order, objective_quantile, packing, reorder_window)
+    wishes = _wishes(layout, order, packing, reorder_window)
     problem = replace(
         problem,
         done=rest.done,
@@ -92,7 +91,6 @@ def read_problem(
         provenance=rates.told() | wishes,
         layout=_layout(layout),
         order=order,
-        quantile=objective_quantile,
         packing=packing,
         window=reorder_window,
         lengths=lengths.load_all(names[0], problem.tasks),
@@ -175,7 +173,6 @@ def _as_measured(
 def _wishes(
     layout: Layout | str | None,
     order: OrderName,
-    quantile: int | None,
     packing: PackingName,
     window: int,
 ) -> dict[str, str]:
@@ -183,8 +180,7 @@ def _wishes(
     told = {} if layout is None else {"layout": str(layout)}
     told |= {} if order == "auto" else {"order": order}
     told |= {} if packing == "auto" else {"packing": packing}
-    told |= {} if window == 1 else {"reorder-window": str(window)}
-    return told if quantile is None else {**told, "objective-quantile": str(quantile)}
+    return told if window == 1 else {**told, "reorder-window": str(window)}
 
 
 def _listed(given: T | Sequence[T]) -> Sequence[T]:

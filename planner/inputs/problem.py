@@ -82,9 +82,8 @@ class Problem:
     were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
     it; additions: the order in which several devices added these. inputs: the sha256 of the files
     it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
-    for the best; order: that of its passes; quantile: percent of the steps that are to be short,
-    None to go by medians. packing: of samples into microbatches, where they have lengths, which are
-    here by task; window: steps between which they may move.
+    for the best; order: that of its passes. packing: of samples into microbatches, where they
+    have lengths, which are here by task; window: steps between which they may move.
     """
 
     kinds: tuple[Kind, ...]
@@ -104,7 +103,6 @@ class Problem:
     provenance: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
     order: OrderName = "auto"
-    quantile: int | None = None
     packing: PackingName = "auto"
     window: int = 1
     lengths: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)

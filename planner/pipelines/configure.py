@@ -10,14 +10,12 @@ from heapq import nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
-from planner.jitter import jitter, spreads
 from planner.lowering import PipelineRound
 from planner.orders import NAMED
 from planner.pipelines.fitting import kept, mode_program
 from planner.pipelines.ranking import LATE, Tried, fit, program_of, ranked
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
-from planner.rounds import planned_task
 from planner.search import Candidate, short_host, teams_of
 from planner.shards import Links, stays_whole
 from plans.additions import Additions, added
@@ -31,7 +29,6 @@ _PASSES = 20  # timed for a better order of the best one, for each op simulated
 _FINE, _FEW = 8, 2  # shards of a stage, and of a device, to find places for them
 _SPREAD = 32  # 1/n longer than work spread evenly, no places are looked for
 _LISTED = 24  # alternatives that a plan names
-_NEAR, _SAMPLES = 10, 200  # 1/n longer steps are looked at for a quantile, of so many runs
 _LAID_OUT = 8  # rounds, to find the one that needs least
 
 
@@ -42,15 +39,13 @@ def best(
     *,
     layout: Layout | None = None,
     order: str = AUTO,
-    quantile: int | None = None,
     alike: Mapping[str, Additions] | None = None,
 ) -> Candidate:
     """The shortest candidate found on so many devices; Infeasible where none fits.
 
     asked: the kind of devices, the task, and what it may have on the host. layout, order: those
-    that are looked at, by default all. quantile: the shortest by so many percent of its steps, of
-    those that are about as long as the best one by the medians of all times. alike: by task, the
-    additions of gradients that its rounds are to have.
+    that are looked at, by default all. alike: by task, the additions of gradients that its rounds
+    are to have.
     """
     kind, task, host_bytes = asked
     chosen = [layout] if layout else list(layouts(devices))
@@ -65,15 +60,15 @@ def best(
     tried = list(ranked(every, kind.device_bytes, host_bytes, effort))
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
-    found = _shortest(tried, quantile)
+    found = _shortest(tried)
     if order == AUTO and effort.left > 0:
         budget = _PASSES * effort.limits.search_ops
         tried.append(replace(found, round=reordered(_made(found), kind.device_bytes, budget)))
-        found = _shortest(tried, quantile)
+        found = _shortest(tried)
         if layout is None:
             others = _placed(found, kind.device_bytes, host_bytes, effort)
             tried += (one for one in others if sums is None or _sums(one) == sums)
-            found = _shortest(tried, quantile)
+            found = _shortest(tried)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
     told = _told(task, tried, made)
@@ -99,23 +94,9 @@ def _sums(tried: Tried) -> Additions | None:
     return added(made.program(), tried.sketch.costs.task.name, layers) if made else None
 
 
-def _shortest(tried: Sequence[Tried], quantile: int | None) -> Tried:
-    """The shortest round; with a quantile, by that of those that are about as short."""
-    made = [one for one in tried if one.round]
-    found = min(made, key=lambda one: _made(one).period_us)
-    if quantile is None:
-        return found
-    most = _made(found).period_us * (_NEAR + 1)
-    near = [one for one in made if _made(one).period_us * _NEAR <= most]
-    return min(near, key=lambda one: _steps_us(_made(one), quantile))
-
-
-def _steps_us(made: PipelineRound, quantile: int) -> int:
-    """The time that so many percent of the steps do not exceed."""
-    program, planned = made.program(), planned_task(made.strategy)
-    measured = (made.strategy.costs.task,) * made.strategy.devices
-    spread = spreads(program, {planned.name: planned}, {planned.name: measured})
-    return jitter(program, spread, samples=_SAMPLES).quantile(quantile)
+def _shortest(tried: Sequence[Tried]) -> Tried:
+    """The one with the shortest round."""
+    return min((one for one in tried if one.round), key=lambda one: _made(one).period_us)
 
 
 def _rank(sketch: Sketch) -> tuple[int, int]:

@@ -1,12 +1,11 @@
 """Plan against run: how honest the predictions were, op by op, task by task, in time and bytes."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
-from planner.jitter import Pace, Slow, paces, paces_json, rows_of, slowest
+from planner.views.pace import Pace, Slow, paces, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
@@ -21,25 +20,11 @@ from plans.timing import (
     timeline,
 )
 from plans.trace import happened
-from profiles.console import columns
 from profiles.errors import FormatError
-from profiles.units import show_bytes, show_us
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P", f"{NET} X")
 COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
-_DRAWN = {
-    "F": "forward",
-    "B": "backward",
-    "I": "input gradients",
-    "W": "weight gradients",
-    "U": "update",
-}
-_TOP = 2.5  # ratios beyond are drawn at the edge
-_SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
 @dataclass(frozen=True)
@@ -55,17 +40,6 @@ class Ratio:
     def value(self) -> float | None:
         """actual / predicted; None when one of them is missing."""
         return self.actual / self.predicted if self.predicted and self.actual is not None else None
-
-    def cells(self, whole: int, show: Callable[[int], str]) -> tuple[str, str, str]:
-        """Both, and the error: as a share of what was predicted, or where that is little of the
-        whole, as a difference."""
-        if self.actual is None:
-            return show(self.predicted), "-", "-"
-        error = self.actual - self.predicted
-        told = ("-" if error < 0 else "+") + show(abs(error))
-        if self.predicted and self.predicted * _SMALL >= whole:
-            told = _percent(error / self.predicted)
-        return show(self.predicted), show(self.actual), told
 
 
 @dataclass(frozen=True)
@@ -246,112 +220,3 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
     )
     names = tuple(f"{p.op.id} round {p.round}" for p in islice(absent, _NAMED))
     return Missing(planned - len(logged), names)
-
-
-def to_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as JSON values; times in µs, errors as signed fractions."""
-    c, prediction = comparison, comparison.plan.prediction
-    exposed = (sum(getattr(one, side) or 0 for one in c.exposed_copies) for side in _SIDES)
-    peaks = ([v for one in c.peaks if (v := getattr(one, side)) is not None] for side in _SIDES)
-    return {
-        "status": c.status,
-        "emulated": c.emulated,
-        "compute_slowdown": c.plan.compute_slowdown,
-        "estimated": c.plan.estimated,
-        **_times(c.makespan),
-        "makespan_error": c.makespan_error,
-        "median_op_error": c.median_op_error,
-        "lower_bound_us": prediction.lower_bound_us,
-        "lower_bound_name": prediction.lower_bound_name,
-        "gap": prediction.gap_ppm / 1e6,
-        "kinds": {
-            kind: {**_times(one), "median_ratio": one.median, "ratio": one.value}
-            for kind, one in c.kinds.items()
-        },
-        "tasks": {
-            name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
-            for name, one in c.tasks.items()
-        },
-        **paces_json(c.paces, c.slow),
-        "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
-        "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
-        "missing": c.missing.count,
-        "dropped": c.dropped,
-    }
-
-
-_SIDES = ("predicted", "actual")
-
-
-def _times(ratio: Ratio) -> dict[str, int | None]:
-    return {"predicted_us": ratio.predicted, "actual_us": ratio.actual}
-
-
-def table(comparison: Comparison) -> str:
-    """The comparison for people: aligned columns, one line per quantity, kind and task."""
-    c, prediction = comparison, comparison.plan.prediction
-    paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
-    guessed = " (predictions are estimates)" if c.plan.estimated else ""
-    whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
-    rows = [("", "predicted", "actual", "error")]
-    whole_run = "so far" if c.missing.count or c.dropped else "makespan"
-    rows.append((whole_run, *c.makespan.cells(0, show_us)[:2], _percent(c.makespan_error)))
-    for n, one in enumerate(c.exposed_copies):
-        rows.append((f"exposed copies {n}", *one.cells(whole, show_us)))
-    for n, one in enumerate(c.peaks):
-        rows.append((f"peak memory {n}", *one.cells(most, show_bytes)))
-    tasks = [("task", "predicted", "actual", "error", "first loss", "last loss")]
-    for name, one in c.tasks.items():
-        losses = _loss(c.losses[name][0]), _loss(c.losses[name][1])
-        tasks.append((name, *one.cells(whole, show_us), *losses))
-    kinds = [("kind", "predicted", "actual", "error", "median op")]
-    for name, one in c.kinds.items():
-        off = "-" if one.median is None else _percent(one.median - 1)
-        kinds.append((name, *one.cells(whole, show_us), off))
-    error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
-    bound = f"{show_us(prediction.lower_bound_us)} ({prediction.lower_bound_name})"
-    lines = [
-        f"run {c.status}{paced}{guessed}",
-        *columns(rows, numbers=True),
-        f"median error of a compute op: {error}",
-        f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
-        "",
-        *columns(tasks, numbers=True),
-        "",
-        *columns(kinds, numbers=True),
-    ]
-    if len(c.paces) > 1:
-        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(c.slow)] if c.slow else [])]
-    if c.dropped:
-        lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
-    if c.missing.count:
-        more = ", …" if c.missing.count > len(c.missing.names) else ""
-        names = ", ".join(c.missing.names)
-        lines += ["", f"not in the log: {c.missing.count} planned ops: {names}{more}"]
-    return "\n".join(lines)
-
-
-def _percent(fraction: float) -> str:
-    return f"{fraction:+.1%}"
-
-
-def _loss(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def draw_ratios(plan: Plan, log: RunLog, ax: "Axes") -> None:
-    """Every compute op of a run as a dot in the colour of its kind: actual over predicted time,
-    over the time it began; metered ops are left out. FormatError when the log is not of this plan.
-    """
-    ops = [one for one in happened(plan, log) if one.predicted_us and not one.metered]
-    for kind, name in _DRAWN.items():
-        mine = [one for one in ops if parse_id(one.op.id).kind == kind]
-        if not mine:
-            continue
-        starts = [one.start_us / 1e6 for one in mine]
-        ratios = [min(_TOP, one.us / one.predicted_us) for one in mine]
-        if mine:
-            ax.plot(starts, ratios, ".", markersize=2.5, label=name)
-    ax.axhline(1, color="black", lw=0.8)
-    ax.set(xlabel="s since the run began", ylabel="actual / predicted", ylim=(0, _TOP))
-    ax.legend(markerscale=4, frameon=False, ncols=len(_DRAWN))

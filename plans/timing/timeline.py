@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from plans.schema import Move, Op, Plan, Segment, Transfer
-from plans.timing.phases import Phase, PhaseName, phases
+from plans.timing.phases import Phase, phases
 
 DISK = "disk"  # the stream of moves between host store and disk
 NET = "net"  # `net.0` is the stream of transfers from node 0
@@ -60,16 +60,14 @@ def rank(stream: str) -> tuple[int, int]:
     return int(device), _KINDS.index(kind)
 
 
-def streams(plan: Plan, *segments: Segment) -> list[str]:
-    """The streams that these segments use, or the whole plan with its disk and network, in order of
-    device."""
+def streams(plan: Plan) -> list[str]:
+    """The streams of the plan with its disk and network, in order of device."""
     used = {
         plan_stream(op.stream, segment.devices)
-        for segment in segments or plan.segments
+        for segment in plan.segments
         for op in plan.program(segment.program).ops
     }
-    moved = set() if segments else {one.stream for one in planned_moves(plan)}
-    return sorted(used | moved, key=rank)
+    return sorted(used | {one.stream for one in planned_moves(plan)}, key=rank)
 
 
 def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
@@ -93,25 +91,6 @@ def planned_moves(plan: Plan) -> Iterator[Planned]:
     for one, stream in moves:
         op = Op(one.id, stream, one.start_us, one.end_us)
         yield Planned(one.segment, 0, op, stream, one.start_us, one.end_us)
-
-
-def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planned]]:
-    """Each op of segment `index`, with its phase, when it next ends after `us`, if it does.
-
-    From the closed form: as quick for a million rounds as for one.
-    """
-    segment = plan.segments[index]
-    coming: set[tuple[PhaseName, str]] = set()
-    told: set[int] = set()  # kinds of rounds all of whose ops are coming
-    for phase in phases(plan.program(segment.program), segment):
-        if phase.name == "round" and phase.kind in told:
-            continue
-        told |= {phase.kind} if phase.name == "round" and phase.start_us > us else set()
-        for op in phase.ops:
-            number = max((us - phase.start_us - op.end_us) // phase.period_us + 1, 0)
-            if number < phase.rounds and (phase.name, op.id) not in coming:
-                coming.add((phase.name, op.id))
-                yield phase.name, _planned(index, segment, phase, number, op)
 
 
 def _planned(index: int, segment: Segment, phase: Phase, number: int, op: Op) -> Planned:

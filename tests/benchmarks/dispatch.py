@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.dispatch import Pool, bound_us, dispatches, longest_first
+from planner.dispatch import Pool, dispatches, longest_first
 from planner.dispatch.pipes import Array
 from profiles import console
 from tests.benchmarks.hydraulis import Case, cases
@@ -34,6 +34,7 @@ from tests.benchmarks.patterns import held_us
 from tests.benchmarks.proof import proven_us
 from tests.benchmarks.shuffled_greedy import shuffled_greedy
 from tests.benchmarks.spaces import held_out
+from tests.support.step_bounds import bound_us
 
 ABOVE = 0.02
 SECONDS = 2

@@ -31,7 +31,6 @@ from planner.dispatch import (
     Curve,
     PipelineType,
     Pool,
-    bound_us,
     dispatches,
     longest_first,
     reordered,
@@ -39,6 +38,7 @@ from planner.dispatch import (
 from planner.dispatch.pipes import Array
 from profiles import console
 from tests.benchmarks.proof import proven_us
+from tests.support.step_bounds import bound_us
 
 TOKENS = 128 * 1024
 QUADRATIC = 49_374

@@ -11,7 +11,7 @@ GPUs that gains most and least, and for each of its own steps on 1,024 GPUs.
 
 Pipelines `4 x 2` are four of two stages, `2+1` one of two and one of one. Longest-first is one
 pass that knows no time of microbatches, with moves of up to 256 sequences; both are packed
-(`balanced`). Sums over the steps; "bound": that of each step (`dispatch.Bounds`), over ours. Exit
+(`balanced`). Sums over the steps; "bound": that of each step (`step_bounds`), over ours. Exit
 code 1 if ours is longer than longest-first by more than 0.1 %.
 """
 
@@ -25,12 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.dispatch import Bounds, Curve, PipelineType, Pool, longest_first
+from planner.dispatch import Curve, PipelineType, Pool, longest_first
 from planner.dispatch.moves import improved
 from planner.dispatch.pipes import Array
 from planner.packing import TOKENS, laid_out, packed
 from profiles import console
 from tests.benchmarks.hydraulis import cases
+from tests.support.step_bounds import bound_us
 
 MOVED, WORSE = 256, 1.001
 TOKENS_A_STAGE, MOST = 1 << 17, 32_000
@@ -83,14 +84,13 @@ def row(name: str, pipelines: str, pool: Pool, steps: Sequence[Array]) -> Row:
     begun = time.process_time()
     ours = [max(laid_out(pool, lengths, "balanced").us) for lengths in steps]
     spent = time.process_time() - begun
-    bounds = Bounds(pool, steps)
     return Row(
         name,
         pipelines,
         sum(map(len, steps)) // len(steps),
         sum(plain_us(pool, lengths) for lengths in steps),
         sum(ours),
-        sum(bounds.us(lengths, us) for lengths, us in zip(steps, ours, strict=True)),
+        sum(bound_us(pool, lengths) for lengths in steps),
         1000 * spent / len(steps),
     )
 

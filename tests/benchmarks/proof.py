@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.dispatch import PipelineType, Pool
-from planner.dispatch.bounds import class_begins
 from planner.dispatch.pipes import Array
 from planner.lp import Status, minimise, solve, total
+from tests.support.step_bounds import class_begins
 
 _CLOSE = 5e-3  # of the bound, to which it is found
 _SMALL = 8  # pipelines of a type that are told apart

@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
+from support.step_bounds import bound_us
 
-from planner.dispatch import Curve, PipelineType, Pool, bound_us
+from planner.dispatch import Curve, PipelineType, Pool
 from planner.dispatch.pipes import Array
 from tests.benchmarks.patterns import held_us
 from tests.benchmarks.proof import proven_us

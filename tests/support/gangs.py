@@ -42,7 +42,6 @@ def pipelines(
     effort: Effort,
     *,
     order: str = "auto",
-    quantile: int | None = None,
     alike: object = None,
 ) -> Found:
     """The search for programs on several devices, as the planner has it: the first computes as much

@@ -32,8 +32,8 @@ from executor.profiling import links as link_profiler
 from executor.profiling.layer import timed
 from executor.profiling.profiler import Options, profile, table
 from planner.inputs.residuals import residuals
-from planner.views.compare import compare
-from planner.views.compare import table as comparison
+from planner.views import compare
+from planner.views import table as comparison
 from planner.views.show import describe
 from plans import runlog
 from plans.schema import Device, Plan, Program

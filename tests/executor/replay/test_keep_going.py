@@ -34,7 +34,7 @@ from executor.replay.recorder import Recorder
 from executor.replay.segment import SegmentRun
 from executor.shards import Shard
 from executor.workload import Task
-from planner.views.compare import compare, table
+from planner.views import compare, table
 from plans import runlog
 from plans.schema import Plan
 from plans.schema import Task as PlanTask

@@ -36,7 +36,7 @@ from executor.replay import Limits
 from executor.shards import files
 from executor.shards.files import StateFile, opened
 from executor.workload import Task
-from planner.views.compare import compare, table
+from planner.views import compare, table
 from plans import runlog, timing
 from plans.schema import Plan
 from plans.trace import trace

@@ -206,30 +206,6 @@ def test_only_the_devices_of_the_segment_are_drawn_large() -> None:
     assert names == ["1.compute", "1.h2d", "1.d2h", "host.1"]
 
 
-def test_a_moment_is_marked_in_both_panels() -> None:
-    """A line at the moment, with its time; only above when the round below is another."""
-    plan = timetables.plan(rounds=6)
-    at = plan.segments[0].end_us // 2
-    name = f"at 0:00:00.{at:06}"
-    for ax in gantt.figure(plan, task="a", at=at).axes:
-        assert name in _marks(ax)
-        assert at in [line.get_xdata()[0] for line in ax.lines]
-    above, below = gantt.figure(plan, task="c", at=at).axes
-    assert name in _marks(above)
-    assert name not in _marks(below)
-
-
-@pytest.mark.parametrize("phase", ["enter", "leave"])
-def test_loading_and_writing_back_are_drawn_as_well(phase: str) -> None:
-    """A moment before the first or after the last round shows what runs there."""
-    plan = timetables.plan(rounds=6)
-    end = plan.segments[0].end_us
-    at = 0 if phase == "enter" else end - 1
-    below = gantt.figure(plan, task="a", at=at).axes[1]
-    assert below.get_title(loc="left") == f"{phase} of ab on device 0, planned"
-    assert ("s0.P1000" if phase == "enter" else "s0.S1000") in " ".join(_texts(below))
-
-
 def test_names_of_marks_stay_clear_of_the_title() -> None:
     """However long the title, and however close the marks: they have a line of their own."""
     marks = [axes.Mark(us, "x" * 20, False) for us in (10, 12, 190)]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
+from support.step_bounds import bound_us
 
-from planner.dispatch import Curve, PipelineType, Pool, bound_us, dispatches, longest_first
+from planner.dispatch import Curve, PipelineType, Pool, dispatches, longest_first
 from planner.dispatch.pipes import Array
 
 

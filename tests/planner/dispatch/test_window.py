@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dispatching import optimum, problems
+from support.step_bounds import bound_us
 
-from planner.dispatch import Curve, PipelineType, Pool, bound_us, reordered
+from planner.dispatch import Curve, PipelineType, Pool, reordered
 from planner.dispatch.pipes import Array
 from planner.dispatch.window import loads_of
 

@@ -17,7 +17,7 @@ from planner.estimate.layers import Work, chain, parameters
 from planner.estimate.models import MODELS
 from planner.estimate.profile import MOMENTS, NUMBER, Spec, estimate
 from planner.estimate.profile import describe as told
-from planner.views.compare import compare, table
+from planner.views import compare, table
 from planner.views.show import describe
 from profiles import loads, violations
 from profiles.codec import ALIGNMENT, pretty

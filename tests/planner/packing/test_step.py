@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from support.step_bounds import bound_us
 
-from planner.dispatch import Curve, PipelineType, Pool, bound_us, dispatches
+from planner.dispatch import Curve, PipelineType, Pool, dispatches
 from planner.packing.packing import WAYS, How
 from planner.packing.step import Step, _packed, laid_out
 

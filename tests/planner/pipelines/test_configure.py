@@ -11,13 +11,12 @@ from support.cli import planner_cli, refused
 from planner import Infeasible, Problem, build
 from planner.inputs import Effort, parse_layout
 from planner.inputs.layout import OrderName
-from planner.jitter import jitter, spreads
 from planner.pipelines import best
 from planner.views.layout import stages
 from plans.schema import Plan
 from profiles.codec import pretty
 from profiles.errors import FormatError
-from profiles.schema import Layer, Task
+from profiles.schema import Task
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -211,33 +210,3 @@ def test_replicas_of_what_one_device_has_to_run_are_refused() -> None:
     layers = (*mine.layers[:2], structs.replace(mine.layers[2], in_turn=True), *mine.layers[3:])
     with pytest.raises(Infeasible, match="layout 1x2 has replicas of layer2, whose forward"):
         built(one.alike(tasks=(structs.replace(mine, layers=layers),)))
-
-
-def test_a_quantile_of_the_steps_may_choose() -> None:
-    """Of ways about as short by their medians the one with the shortest slow steps."""
-    noisy = structs.replace(task(), layers=tuple(map(_noisy, task().layers, range(6))))
-    profile = synthetic.profile(noisy, usable_bytes=ROOM)
-    problem = Problem.of(profile, devices=2, device_bytes=ROOM, host_bytes=None)
-    problem = replace(problem, layout=parse_layout("2x1"))
-    found = [built(replace(problem, quantile=quantile)) for quantile in (None, 95)]
-    periods = [plan.programs[0].period_us for plan in found]
-    slow = [_slow_us(plan, noisy) for plan in found]
-    assert slow[1] <= slow[0]
-    assert periods[0] <= periods[1] <= periods[0] * 1.1
-
-
-def _noisy(layer: Layer, number: int) -> Layer:
-    """Backwards of every other layer take three times their median now and then."""
-    costs = []
-    for cost in layer.costs:
-        us = cost.recompute_backward.median_us
-        wide = structs.replace(cost.recompute_backward, p90_us=us * (1 + 2 * (number % 2)))
-        costs.append(structs.replace(cost, recompute_backward=wide))
-    return structs.replace(layer, costs=tuple(costs))
-
-
-def _slow_us(plan: Plan, measured: Task) -> int:
-    """The step that 95 percent do not exceed."""
-    program = plan.programs[0]
-    spread = spreads(program, {"a": plan.task("a")}, {"a": [measured] * program.devices})
-    return jitter(program, spread, samples=200).quantile(95)

@@ -26,7 +26,6 @@ from planner.charts import gantt
 from planner.shards.values import extent, pack
 from planner.storage.host_store import _gathered, housed
 from planner.storage.swaps import Store, Tenant, Turn, Way, swapped, ways
-from planner.views import moments
 from planner.views.show import describe
 from planner.views.summary import traffic
 from plans import Plan
@@ -327,23 +326,6 @@ def test_a_wait_for_the_disk_is_counted_once() -> None:
     moves, segments = plan.disk.moves if plan.disk else (), plan.segments
     assert [move.id for move in moves] == ["a.disk.S0", "c.disk.P0"]
     assert traffic(plan).waits_us == segments[2].start_us - segments[1].end_us > 0
-
-
-def test_a_moment_names_the_move_that_runs() -> None:
-    """While it runs, while it is still to come, and not when all is done."""
-    plan = shown()
-    moves = plan.disk.moves if plan.disk else ()
-    writing, reading = moves
-    words = moments.describe_moment(plan, moments.moment(plan, writing.start_us))
-    assert "disk: a.disk.S0: writes 1.2 KiB of a after segment 0" in words
-    words = moments.describe_moment(plan, moments.moment(plan, 0, "c"))
-    assert "c waits on the disk for segment 2" in words
-    assert "disk: idle until c.disk.P0: reads 1.2 KiB of c for segment 2" in words
-    last = moments.moment(plan, plan.prediction.makespan_us - 1)
-    assert last.disk is None
-    now = moments.moment(plan, reading.start_us).disk
-    assert now
-    assert (now.move, now.segment) == ("c.disk.P0", 2)
 
 
 def test_the_picture_has_a_row_for_the_disk() -> None:

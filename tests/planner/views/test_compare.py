@@ -6,11 +6,10 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from matplotlib.figure import Figure
 from support import noded, sketched, timetables
 
-from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
-from plans.schema import parse_id
+from planner.views.compare import Ratio, compare
+from planner.views.compare_table import table, to_json
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -171,17 +170,6 @@ def test_table_says_emulated_only_where_times_are(emulated: bool) -> None:
     assert ("emulated" in table(compare(plan, timetables.log(plan), SHA))) is emulated
 
 
-def test_every_compute_op_is_a_dot_at_its_ratio() -> None:
-    plan = timetables.plan(rounds=2)
-    log = timetables.log(plan, percent=150)
-    ax = Figure().subplots()
-    draw_ratios(plan, log, ax)
-    dots = {line.get_label(): line.get_ydata() for line in ax.lines}
-    for kind, name in (("F", "forward"), ("B", "backward"), ("U", "update")):
-        count = sum(parse_id(op.op).kind == kind for op in log.ops)
-        assert list(dots[name]) == pytest.approx([1.5] * count, rel=0.01)
-
-
 def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
     """X of a slow link stand out, R are as predicted, and only compute counts in the median."""
     plan = sketched.plan(2, replicas=2, split=True)
@@ -197,16 +185,6 @@ def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
     assert found.median_op_error == 0
     rows = [line.split()[0] for line in table(found).split("\n\n")[2].splitlines()]
     assert rows == ["kind", "F", "I", "W", "U", "R", "X"]
-
-
-def test_only_kinds_that_ran_are_drawn() -> None:
-    """Halves of backwards have dots of their own."""
-    plan = sketched.plan(2, split=True, rounds=2)
-    ax = Figure().subplots()
-    draw_ratios(plan, timetables.log(plan), ax)
-    names = {line.get_label() for line in ax.lines}
-    assert {"forward", "input gradients", "weight gradients", "update"} <= names
-    assert "backward" not in names
 
 
 def test_transfers_are_a_kind_of_their_own() -> None:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.kinded import MOST, kinded
 
-from planner.views.focus import place
 from plans import timing
 from plans.order import Reached, rest, task_runs
 from plans.schema import Op, Plan, Program, Segment
@@ -111,37 +110,6 @@ def test_devices_are_predicted_as_from_all_ops(whole: Runs) -> None:
     periods = [kinds_of(program)[kind].period_us for kind in each(whole)]
     (task,) = timing.predict_tasks(plan)
     assert task.round_us == sum(periods) // len(periods)
-
-
-@given(RUNS, st.integers(0, 2000))
-def test_the_next_end_of_every_op_is_found(whole: Runs, us: int) -> None:
-    """Of each op once, of whatever kind the round is."""
-    plan, program, segment = made(whole)
-    soonest: dict[str, tuple[int, int, int]] = {}
-    for start, end, number, op in sorted(written_out(program, segment), key=lambda one: one[1]):
-        if end > us:
-            soonest.setdefault(op.id, (start, end, number))
-    found = [(p.op.id, (p.start_us, p.end_us, p.round)) for _, p in timing.pending(plan, 0, us)]
-    assert len(found) == len(dict(found))
-    assert dict(found) == soonest
-
-
-@given(RUNS, st.integers(0, 2000))
-def test_the_rounds_at_a_moment_are_found(whole: Runs, us: int) -> None:
-    """The earliest that has not ended, and the latest that has begun."""
-    _, program, segment = made(whole)
-    phase, unfinished, begun = place(program, segment, us)
-    rounds = {p.name: p for p in timing.phases(program, segment)}
-    if us < program.enter_us or us >= rounds["leave"].start_us:
-        assert phase == ("enter" if us < program.enter_us else "leave")
-        return
-    starts, ends = list[int](), list[int]()
-    for one in timing.phases(program, segment)[1:-1]:
-        starts += [one.start_us + n * one.period_us for n in range(one.rounds)]
-        ends += [at + kinds_of(program)[one.kind].round_us for at in starts[len(ends) :]]
-    assert phase == "round"
-    assert begun == max(n for n, start in enumerate(starts) if start <= us)
-    assert unfinished == min(n for n, end in enumerate(ends) if end > us)
 
 
 @given(RUNS, st.data())

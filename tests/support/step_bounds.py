@@ -29,37 +29,37 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Prices:
+class _Prices:
     """A price for each type (rows) and class of lengths; classes begin at these lengths."""
 
     begins: Array
     values: Floats
 
-    def cost(self, lengths: Array, times: Array) -> Floats:
-        """The least cost of sequences, of steps x sequences or of one step; times are of types x
-        lengths, NEVER where one may not go."""
+    def cost(self, lengths: Array, times: Array) -> float:
+        """The least cost of all sequences; times are of types x lengths, NEVER where one may not
+        go."""
         classes = np.searchsorted(self.begins, lengths, side="right") - 1
         own = np.where(times < NEVER, self.values[:, classes] * times, np.inf)
-        return np.asarray(own.min(axis=0).sum(axis=-1) * (1 - _LOSS))
+        return float(own.min(axis=0).sum() * (1 - _LOSS))
 
-    def worth(self, pool: Pool, until: Array) -> Floats:
-        """The most that the time of all pipelines until each of these times is worth."""
-        sum_, ends = np.zeros(len(until)), until[:, None]
+    def worth(self, pool: Pool, until: int) -> float:
+        """The most that the time of all pipelines until then is worth."""
+        found = 0.0
         for one, values in zip(pool.types, self.values, strict=True):
             times = one.curve.us(self.begins)
-            own = values * one.room_us(ends, times, np.minimum, np.maximum)
-            fits = (one.depth * (times + one.curve.fixed) <= ends) & (self.begins <= one.longest)
-            sum_ += one.count * own.max(axis=1, initial=0.0, where=fits)
-        return sum_
+            own = values * one.room_us(until, times, np.minimum, np.maximum)
+            fits = (one.depth * (times + one.curve.fixed) <= until) & (self.begins <= one.longest)
+            found += one.count * float(own.max(initial=0.0, where=fits))
+        return found
 
 
 def bound_us(pool: Pool, lengths: Array) -> int:
     """The least time that no prices rule out, to three ten-thousandths, however sequences are
     packed: by either model of a microbatch, whichever says more."""
-    return max(least_us(model, lengths) for model in {pool, pool.full})
+    return max(_least_us(model, lengths) for model in {pool, pool.full})
 
 
-def least_us(pool: Pool, lengths: Array) -> int:
+def _least_us(pool: Pool, lengths: Array) -> int:
     """The same by this model of a microbatch."""
     if not len(lengths):
         return 0
@@ -80,11 +80,11 @@ def least_us(pool: Pool, lengths: Array) -> int:
 def _ruled_out(pool: Pool, lengths: Array, times: Array, Z: int) -> bool:
     """True only if no dispatch is done by Z."""
     open_ = np.where(pool.alone(times) <= Z, times, NEVER)
-    found = prices(pool, lengths, open_, Z)
-    return bool(found.cost(lengths, open_) > found.worth(pool, np.array([Z]))[0])
+    found = _prices(pool, lengths, open_, Z)
+    return found.cost(lengths, open_) > found.worth(pool, Z)
 
 
-def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
+def _prices(pool: Pool, lengths: Array, times: Array, Z: int) -> _Prices:
     """The best prices to rule out Z for such lengths, up to what classes of lengths lose.
 
     times: of the sequences on every type, NEVER where one may not go.
@@ -126,9 +126,9 @@ def prices(pool: Pool, lengths: Array, times: Array, Z: int) -> Prices:
     program.bound_columns({1: (-np.inf, np.inf)})
     _, values = program.solve([], seconds=60, seed=0)
     if not values:
-        return Prices(begins, np.ones((kinds, many)))
+        return _Prices(begins, np.ones((kinds, many)))
     found = [[values[column(kind, own)] for own in range(many)] for kind in range(kinds)]
-    return Prices(begins, np.maximum.accumulate(np.array(found), axis=1))
+    return _Prices(begins, np.maximum.accumulate(np.array(found), axis=1))
 
 
 def class_begins(lengths: Array) -> Array:

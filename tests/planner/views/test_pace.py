@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from support import timetables
 
-from planner.views.compare import Comparison, compare, table, to_json
+from planner.views.compare import Comparison, compare
+from planner.views.compare_table import table, to_json
 from plans import timing
 from plans.runlog import OpRecord
 
