@@ -1,1 +1,1 @@
-"""Pictures of plans, runs and profiles. matplotlib is loaded when something is drawn."""
+"""Pictures of plans and runs. matplotlib is loaded when something is drawn."""

@@ -4,7 +4,7 @@ from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare
 from planner.views.compare_table import table, to_json
 from planner.views.differences import describe_differences, differences, reasons
-from planner.views.focus import Focus, Window, aligned, focus, known_task, on_devices
+from planner.views.focus import Focus, Window, aligned, focus, on_devices
 from planner.views.layout import (
     PASSES,
     bubble,
@@ -30,7 +30,6 @@ __all__ = [
     "describe_differences",
     "differences",
     "focus",
-    "known_task",
     "layout_words",
     "on_devices",
     "ranges",

@@ -12,7 +12,7 @@ from plans.timing.kinds import (
     runs,
     scaled,
 )
-from plans.timing.phases import PhaseName, duration_us, kind_rounds, longest, phases, steady_us
+from plans.timing.phases import duration_us, kind_rounds, longest, phases, steady_us
 from plans.timing.predict import (
     predict_devices,
     predict_tasks,
@@ -37,7 +37,6 @@ __all__ = [
     "DISK",
     "NET",
     "Interval",
-    "PhaseName",
     "Planned",
     "RoundKinds",
     "Runs",

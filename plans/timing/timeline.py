@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plans.schema import Move, Op, Plan, Segment, Transfer
-from plans.timing.phases import Phase, phases
+from plans.schema import Move, Op, Plan, Transfer
+from plans.timing.phases import phases
 
 DISK = "disk"  # the stream of moves between host store and disk
 NET = "net"  # `net.0` is the stream of transfers from node 0
@@ -77,8 +77,11 @@ def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planne
         for phase in phases(plan.program(segment.program), segment):
             most = rounds[index] - phase.first if rounds else phase.rounds
             for number in range(min(phase.rounds, most)):
+                start = phase.start_us + number * phase.period_us
                 for op in phase.ops:
-                    yield _planned(index, segment, phase, number, op)
+                    stream = plan_stream(op.stream, segment.devices)
+                    times = start + op.start_us, start + op.end_us
+                    yield Planned(index, phase.first + number, op, stream, *times)
     yield from planned_moves(plan)
 
 
@@ -91,11 +94,3 @@ def planned_moves(plan: Plan) -> Iterator[Planned]:
     for one, stream in moves:
         op = Op(one.id, stream, one.start_us, one.end_us)
         yield Planned(one.segment, 0, op, stream, one.start_us, one.end_us)
-
-
-def _planned(index: int, segment: Segment, phase: Phase, number: int, op: Op) -> Planned:
-    """An op of round `number` of a phase."""
-    start = phase.start_us + number * phase.period_us
-    stream = plan_stream(op.stream, segment.devices)
-    times = start + op.start_us, start + op.end_us
-    return Planned(index, phase.first + number, op, stream, *times)
