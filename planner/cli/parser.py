@@ -125,8 +125,7 @@ def _build(option: Option) -> None:
     text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
     option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
     _wants(option)
-    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
-    text += "remaining time first, longest task first, random)"
+    text = "gantry; or hydra, the baseline to compare with"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
     _several(option)
     text = "devices that share a link to the host, like 0,1;2,3"

@@ -14,7 +14,7 @@ from planner.inputs.limits import Limits, default
 from plans.additions import Additions
 from profiles.schema import GPU, Device, Disk, Numerics, Profile, Task
 
-Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
+Policy = Literal["gantry", "hydra"]
 Objective = Literal["makespan", "completion"]
 PackingName = Literal["auto", "pad", "fixed", "ffd", "balanced"]
 

@@ -25,7 +25,7 @@ from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
 from planner.timetable.gangs import begun
-from planner.timetable.greedy import greedy, listed
+from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
@@ -64,7 +64,7 @@ def timetable(
     if policy == "gantry":
         pieces = place(works, kinds, floor_us, effort, problem.objective)
     else:
-        pieces = greedy(works, kinds, policy, effort.seed)
+        pieces = longest_remaining(works, kinds)
     ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
     stretches, done = [], dict.fromkeys(ways, 0)
     for piece in pieces:

@@ -19,10 +19,10 @@ from planner import Infeasible, build
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
 from planner.inputs.link_groups import shared
-from planner.inputs.problem import Effort, Objective, Policy, Problem, Want
+from planner.inputs.problem import Effort, Objective, Problem, Want
 from planner.search.bounds import TaskBound
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.greedy import greedy, listed
+from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.placement import named_bounds, place
 from planner.timetable.works import Piece, Run, Work, makespan
 from profiles import Profile
@@ -91,8 +91,8 @@ def test_works_run_where_they_can(works: list[Work], devices: tuple[int, ...], m
 def test_greedy_orders_run_works_where_they_can(works: list[Work]) -> None:
     """All rounds, none on a device of a kind that cannot run them."""
     devices, early = (0, 1, 1), [replace(work, want=Want()) for work in works]
-    for policy in ("hydra", "lrtf", "lpt", "random"):
-        sound(early, devices, greedy(early, devices, policy, 0))
+    sound(early, devices, longest_remaining(early, devices))
+    sound(early, devices, listed(early, range(len(early)), devices))
 
 
 @pytest.mark.parametrize("devices", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1)])
@@ -297,10 +297,9 @@ def test_build_takes_a_profile_of_each_kind() -> None:
     assert "2 k1.cpu2" in succeeded(planner_cli("show", "plan.json", "--gantt", "x.png")).out
 
 
-@pytest.mark.parametrize("policy", ["hydra", "lrtf"])
-def test_other_policies_know_kinds(policy: Policy) -> None:
-    """To compare with: of programs of its own, and of Gantry's."""
-    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy=policy)
+def test_the_baseline_knows_kinds() -> None:
+    """Its programs are made for both."""
+    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy="hydra")
     assert plan.prediction.configuration_us <= plan.prediction.makespan_us
     assert {segment.devices for segment in plan.segments} == {(0,), (1,)}
 
