@@ -144,8 +144,6 @@ COVERED_BY = {
     "planner.shards.slots": "planner/shards/test_ties.py",
     "planner.shards.strategy": "planner/timetable/test_settled.py",
     "planner.shards.values": "planner/rounds/test_slab.py",
-    "planner.stages.loads": "planner/stages/test_chain.py",
-    "planner.stages.places": "planner/stages/test_chain.py",
     "planner.storage.scratch": "planner/storage/test_host_store.py",
     "planner.storage.swaps": "planner/storage/test_host_store.py",
     "planner.timetable.assign": "planner/timetable/test_placement.py",
