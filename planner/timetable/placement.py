@@ -230,7 +230,7 @@ def named_bounds(
         ]
 
     links = [
-        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers, devices)
+        Column(task.name, kind.name, task.steps * one.link_us, devices)
         for task, kind, devices, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)

@@ -104,7 +104,6 @@ COVERED_BY = {
     "planner.estimate.gpus": "planner/estimate/test_profile.py",
     "planner.estimate.kernels": "planner/estimate/test_layers.py",
     "planner.inputs.limits": "planner/inputs/test_kinds.py",
-    "planner.inputs.problem": "planner/inputs/test_link_groups.py",
     "planner.inputs.residuals": "planner/inputs/test_corrections.py",
     "planner.inputs.whatif": "planner/test_sweep.py",
     "planner.lp.branch_and_bound": "planner/lp/test_windows.py",

@@ -18,7 +18,6 @@ import profiles
 from planner import Infeasible, build
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
-from planner.inputs.link_groups import shared
 from planner.inputs.problem import Effort, Objective, Problem, Want
 from planner.search.bounds import TaskBound
 from planner.timetable.configuration import Column, Demand, configuration
@@ -261,19 +260,6 @@ def test_the_disk_is_as_every_profile_knows_it() -> None:
         (slow, small, Disk(90, Rate(7, 9), Rate(4, 4))),
     ):
         assert both(with_disk(profiled(), first), with_disk(profiled(), second)).disk == least
-
-
-def test_links_are_shared_within_a_kind() -> None:
-    """Groups of one size in each kind; a group with devices of two kinds is refused."""
-    asked = both(profiled(), profiled(slow=2), 2, 3)
-    made = shared(asked, ((0, 1), (2,), (3,), (4,)))
-    assert [kind.sharers for kind in made.kinds] == [2, 1]
-    rates = [kind.device.links[0].alone.bytes_per_s for kind in made.kinds]
-    assert rates == [10**9 // 2, 10**9]
-    with pytest.raises(FormatError, match=r"a group of devices 1 \(k0\), 2 \(k1\)"):
-        shared(asked, ((0,), (1, 2), (3, 4)))
-    with pytest.raises(FormatError, match=r"groups of \[1, 2\] devices"):
-        shared(asked, ((0, 1), (2,), (3, 4)))
 
 
 @pytest.fixture
