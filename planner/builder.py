@@ -258,7 +258,6 @@ def _device_spec(problem: Problem, number: int) -> Device:
         budget_bytes=kind.device_bytes,
         threads=kind.device.threads,
         emulation=kind.device.emulation,
-        link_group=problem.group_of(number),
         node=problem.node_of(number),
     )
 

@@ -66,7 +66,7 @@ class Solver(Struct, frozen=True, forbid_unknown_fields=False):
     alternatives: of tasks that could train on several devices, the best ones; looked_at: by task,
     how many ways there were. Fields of older versions are passed over: no run depends on them."""
 
-    policy: Literal["gantry", "hydra", "lrtf", "lpt", "random"]
+    policy: Literal["gantry", "hydra"]
     seed: Count
     status: Literal["complete", "time-limit"]
     candidates: Count

@@ -11,8 +11,6 @@ from profiles.codec import read_bytes
 from profiles.errors import FormatError
 from profiles.schema import Count, Positive, Sha256, Struct
 
-VERSION = 1
-
 
 class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     format: Literal["run"] = "run"

@@ -189,15 +189,13 @@ class Task(Struct, frozen=True, kw_only=True):
 class Device(Struct, frozen=True):
     """budget_bytes is what a program's slab and reserve share while it runs there.
 
-    node: the machine that has it; nodes have host stores of their own.
-    link_group: devices of one group share one link to the host, in each direction."""
+    node: the machine that has it; nodes have host stores of their own."""
 
     name: Label
     kind: DeviceKind
     budget_bytes: Positive
     threads: Threads
     emulation: Emulation | None = None
-    link_group: Count | None = None
     node: Count = 0
 
 

@@ -370,4 +370,4 @@ class Conductor:
 
 def _model(device: PlanDevice) -> PlanDevice:
     """A device without what tells it from those of its kind."""
-    return replace(device, name=device.name.rstrip("0123456789"), link_group=None)
+    return replace(device, name=device.name.rstrip("0123456789"))

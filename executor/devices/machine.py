@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
-from executor.devices.cpu import CpuDevice, Links, links_of
+from executor.devices.cpu import CpuDevice, links_of
 from executor.devices.cuda import CudaDevice, CudaSource
 from executor.devices.device import Device
 from executor.errors import UsageError
@@ -43,15 +43,12 @@ def open_devices(
             "numbers; build one plan for each"
         )
     made: list[Device] = []
-    shared: dict[int, Links] = {}
     with ExitStack() as opened:  # closes them if one of the next cannot be opened
         for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True), first):
             if spec.kind == GPU:
                 made.append(CudaDevice(spec, slab, index, casts=casts))
             else:
                 links = links_of(spec.emulation) if spec.emulation else None
-                if links and spec.link_group is not None:
-                    links = shared.setdefault(spec.link_group, links)
                 made.append(CpuDevice(spec, slab, links))
             opened.callback(made[-1].close)
         opened.pop_all()

@@ -282,12 +282,3 @@ def divisible(plan: Plan, world: World) -> None:
                         "process has to train it; build with a --layout of as many devices as a "
                         "process has, or run without torchrun"
                     )
-    groups: dict[int, int] = {}
-    for number, device in enumerate(plan.devices):
-        if device.emulation and device.link_group is not None:
-            rank = rank_of(number)
-            if groups.setdefault(device.link_group, rank) != rank:
-                raise UsageError(
-                    f"emulated device {number} shares its link with a device of another process; "
-                    "run with processes that have all devices of a link"
-                )

@@ -19,7 +19,6 @@ from planner.inputs import (
     OrderName,
     PackingName,
     Policy,
-    link_groups,
     parse_layout,
     parse_nodes,
 )
@@ -123,12 +122,9 @@ def _build(option: Option) -> None:
     text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
     option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
     _wants(option)
-    text = "gantry; or to compare with: hydra, or gantry's programs in a greedy order (longest "
-    text += "remaining time first, longest task first, random)"
+    text = "gantry; or hydra, the baseline to compare with"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
     _several(option)
-    text = "devices that share a link to the host, like 0,1;2,3"
-    option("--link-groups", type=_groups, metavar="GROUPS", help=text)
     text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
     option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
     text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
@@ -275,5 +271,4 @@ def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[s
     return pair
 
 
-_groups = console.typed(link_groups.parse_groups)
 _wholes = console.listed(console.whole(1, 1 << 28))

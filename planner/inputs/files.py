@@ -11,7 +11,6 @@ from msgspec import structs
 
 import profiles
 from planner.inputs import corrections as correcting
-from planner.inputs import link_groups as links
 from planner.inputs import remaining
 from planner.inputs.kinds import across
 from planner.inputs.layout import Layout, OrderName, parse_layout
@@ -48,7 +47,6 @@ def read_problem(
     deadline: Pairs = (),
     priority: Pairs = (),
     segment_steps: int | None = None,
-    link_groups: links.Groups = (),
     disk_space: int | None = None,
     layout: Layout | str | None = None,
     order: OrderName = "auto",
@@ -96,7 +94,6 @@ def read_problem(
         lengths=lengths.load_all(names[0], problem.tasks),
     )
     problem = _wanted(problem, objective, start, deadline, priority)
-    problem = links.shared(problem, link_groups) if link_groups else problem
     return on_nodes(problem, several) if several and several.count > 1 else problem
 
 

@@ -105,12 +105,6 @@ def on_nodes(problem: Problem, nodes: Nodes) -> Problem:
     """The problem with its devices on several nodes, each of which has the host memory of the
     problem, and no disk; FormatError for what cannot be planned there."""
     layout = problem.layout
-    for group in problem.link_groups:
-        if len({number // nodes.devices for number in group}) > 1:
-            raise FormatError(
-                f"--link-groups: devices {', '.join(map(str, group))} are not all on one node of "
-                f"--nodes {nodes}; a link to the host belongs to one"
-            )
     made = dataclasses.replace(problem.alike(node=nodes.devices), disk=None)
     if layout and layout.devices <= nodes.total and not made.only.holds(layout.devices):
         raise FormatError(

@@ -14,7 +14,7 @@ from planner.inputs.limits import Limits, default
 from plans.additions import Additions
 from profiles.schema import GPU, Device, Disk, Numerics, Profile, Task
 
-Policy = Literal["gantry", "hydra", "lrtf", "lpt", "random"]
+Policy = Literal["gantry", "hydra"]
 Objective = Literal["makespan", "completion"]
 PackingName = Literal["auto", "pad", "fixed", "ffd", "balanced"]
 
@@ -32,9 +32,8 @@ class Want:
 class Kind:
     """`count` equal devices, each with `device_bytes` to use, and the tasks as profiled on them.
 
-    taken_bytes: what each has beside that, for copies of all tasks' module buffers. sharers: how
-    many devices are on one link; `device` has its part of the rates then, and `whole_link` all.
-    node: devices of each node, where there are several nodes.
+    taken_bytes: what each has beside that, for copies of all tasks' module buffers. node: devices
+    of each node, where there are several nodes.
     """
 
     name: str
@@ -43,8 +42,6 @@ class Kind:
     count: int
     device_bytes: int
     taken_bytes: int = 0
-    sharers: int = 1
-    whole_link: Device | None = None
     node: int | None = None
 
     @classmethod
@@ -66,24 +63,19 @@ class Kind:
         whole = self.node is None or devices <= self.node or devices % self.node == 0
         return devices <= self.count and whole
 
-    @property
-    def unshared(self) -> Device:
-        """A device that has its link for itself, as one does while the others of its group rest."""
-        return self.whole_link or self.device
-
 
 @dataclass(frozen=True)
 class Problem:
     """The same tasks on devices of one kind, or of several; devices are numbered kind by kind.
 
     wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
-    segment, None for as many as there are. link_groups: devices that share a link, if any do.
-    disk: where tasks wait that the host has no room for, if anywhere. done: steps of tasks that
-    were trained before, by name. microbatch: the size of theirs then; kept: of those that must keep
-    it; additions: the order in which several devices added these. inputs: the sha256 of the files
-    it was read from, by role. provenance: of the plan. layout: that every task is trained in, None
-    for the best; order: that of its passes. packing: of samples into microbatches, where they
-    have lengths, which are here by task; window: steps between which they may move.
+    segment, None for as many as there are. disk: where tasks wait that the host has no room for, if
+    anywhere. done: steps of tasks that were trained before, by name. microbatch: the size of theirs
+    then; kept: of those that must keep it; additions: the order in which several devices added
+    these. inputs: the sha256 of the files it was read from, by role. provenance: of the plan.
+    layout: that every task is trained in, None for the best; order: that of its passes. packing: of
+    samples into microbatches, where they have lengths, which are here by task; window: steps
+    between which they may move.
     """
 
     kinds: tuple[Kind, ...]
@@ -93,7 +85,6 @@ class Problem:
     objective: Objective = "makespan"
     wants: Mapping[str, Want] = field(default_factory=dict)
     segment_steps: int | None = None
-    link_groups: tuple[tuple[int, ...], ...] = ()
     disk: Disk | None = None
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
@@ -167,10 +158,6 @@ class Problem:
     def nodes(self) -> int:
         """The number of nodes."""
         return self.node_of(self.devices - 1) + 1
-
-    def group_of(self, number: int) -> int | None:
-        """The link group of a device."""
-        return next((g for g, group in enumerate(self.link_groups) if number in group), None)
 
     @property
     def evaluated(self) -> bool:

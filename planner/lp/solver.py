@@ -45,7 +45,6 @@ def minimise(name: str) -> Any:
     return pulp.LpProblem(name, pulp.LpMinimize)
 
 
-Row = list[tuple[float, Any]]  # coefficients and variables, or numbers in their place
 _SURE, _MANY = 0.999, 256  # from when on a part is a whole, and columns are many
 _expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
 

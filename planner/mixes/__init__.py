@@ -1,7 +1,7 @@
 """Mixes: which pipelines there are, and how many of each type."""
 
 from planner.mixes.choice import Mix, best_mix
-from planner.mixes.intervals import Division, Interval, Offer, bound_us, divided
+from planner.mixes.intervals import Division, Interval, Offer, divided
 
 __all__ = [
     "Division",
@@ -9,6 +9,5 @@ __all__ = [
     "Mix",
     "Offer",
     "best_mix",
-    "bound_us",
     "divided",
 ]

@@ -72,19 +72,6 @@ def divided(
     return Division(high, search.within(high))
 
 
-def bound_us(offers: Sequence[Offer], devices: int, lengths: Array) -> int:
-    """No mix is sooner done with the sequences, however they are divided: each where it keeps
-    devices busy for the least time."""
-    values, counts = np.unique(lengths, return_counts=True)
-    busy = np.stack(
-        [
-            np.where(values > one.longest, np.inf, one.devices * _times(one, values))
-            for one in offers
-        ]
-    )
-    return int((busy.min(axis=0) * counts).sum() / devices)
-
-
 def _times(offer: Offer, lengths: Array) -> Floats:
     """The time of each sequence on a stage, not rounded: thousands of them are added up."""
     curve = offer.curve

@@ -1,15 +1,15 @@
 """Orders: which device runs which pass of a pipeline when, as pure functions."""
 
 from planner.orders.bounds import Objective, bounds
-from planner.orders.checking import check, peaks
 from planner.orders.improve import improved
 from planner.orders.list_schedule import backwards_first, breadth_first, list_schedule
+from planner.orders.memory import peaks
 from planner.orders.moves import Row, Rows
 from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
 from planner.orders.places import Placement, placed
 from planner.orders.search import searched
-from planner.orders.timing import InvalidOrder, Times, late, makespan, spans, timed
+from planner.orders.timing import InvalidOrder, Times, late, makespan, timed
 from planner.orders.zero_bubble import zero_bubble
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "bounds",
     "breadth",
     "breadth_first",
-    "check",
     "gpipe",
     "improved",
     "late",
@@ -41,7 +40,6 @@ __all__ = [
     "placed",
     "searched",
     "share",
-    "spans",
     "timed",
     "zero_bubble",
 ]

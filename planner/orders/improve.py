@@ -8,7 +8,7 @@ wait for itself is never kept. The same order and budget give the same result.
 import random
 
 from planner.orders.bounds import Objective
-from planner.orders.checking import changes
+from planner.orders.memory import changes
 from planner.orders.passes import Order, Pipeline
 from planner.orders.timing import NONE, Network, earliest, latest
 

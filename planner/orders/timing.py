@@ -93,17 +93,6 @@ def makespan(pipeline: Pipeline, order: Order) -> int:
     return max((line[-1] for line in timed(pipeline, order).ends if line), default=0)
 
 
-def spans(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
-    """Each device's time from the start of its first pass to the end of its last.
-
-    Ends are as early as they can be, and then starts as late as that allows. The largest span is
-    the time between one round and the next.
-    """
-    network = Network.of(pipeline, order)
-    _ends(network)
-    return tuple(spans_of(network, network.lines))
-
-
 def late(pipeline: Pipeline, order: Order) -> tuple[tuple[int, ...], ...]:
     """By device, when each pass starts as late as it can if devices end as early as they can."""
     network = Network.of(pipeline, order)
@@ -112,7 +101,8 @@ def late(pipeline: Pipeline, order: Order) -> tuple[tuple[int, ...], ...]:
 
 
 def spans_of(network: Network, lines: Lines) -> list[int]:
-    """`spans` of lines that can run."""
+    """Each device's time from the start of its first pass to the end of its last, in lines that
+    can run: ends are as early as they can be, and then starts as late as that allows."""
     ends = earliest(network, lines)
     starts = latest(network, lines, ends)
     return [ends[line[-1]] - starts[line[0]] if line else 0 for line in lines]

@@ -2,14 +2,13 @@
 
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.kinds import in_turn
-from planner.packing.packing import WAYS, How, Packing, packed
+from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, Kind
 
 __all__ = [
     "TOKENS",
-    "WAYS",
     "Arrangement",
     "How",
     "Kind",

@@ -9,13 +9,12 @@ microbatches take, and the longest one once more for every stage but one.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Literal, get_args
+from typing import Literal
 
 from planner.dispatch import Curve
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
 
 How = Literal["pad", "fixed", "ffd", "balanced", "alone"]
-WAYS: tuple[How, ...] = get_args(How)[:-1]
 _CLOSE = 1.001  # times what cannot be beaten: no other number of microbatches is tried
 
 

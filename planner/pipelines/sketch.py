@@ -9,9 +9,9 @@ from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED
 from planner.pipelines.delays import pipeline_on
+from planner.pipelines.stages import Work, cut
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
 from planner.shards import separable as separable_ties
-from planner.stages import Place, Work, cut
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
@@ -215,14 +215,11 @@ def _stages(
     wanted = [1 if layer.in_turn else 0 for layer in costs.layers]
     wanted = [one or team for one, team in zip(wanted, teams or wanted, strict=True)]
 
-    def fits(place: Place, first: int, end: int) -> bool:
-        return all(one in (0, len(place.team)) for one in wanted[first:end])
+    def fits(replicas: int, first: int, end: int) -> bool:
+        return all(one in (0, replicas) for one in wanted[first:end])
 
-    places = [(0,) * replicas for replicas in layout.replicas] * chunks
-    found = cut(
-        [layers], places, costs.microbatches, points=points, fits=fits if any(wanted) else None
-    )
-    return found.points if found else ()
+    replicas, some = layout.replicas * chunks, fits if any(wanted) else None
+    return cut(layers, replicas, costs.microbatches, points, some)
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:

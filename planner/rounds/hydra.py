@@ -3,7 +3,7 @@
 Greedy maximal shards; one shard prefetched ahead (two slots); parameters copied back after every
 shard, changed or not; the optimizer on the device right after backward; one sweep per
 microbatch; and tasks taken longest remaining time first, minibatch by minibatch, by whichever
-device falls free (`policies.longest_remaining`).
+device falls free (`timetable.greedy`).
 
 Where updates wait for the norms of all gradients, these go to the host after the last backward of
 their shard, and one more sweep updates shard after shard.

@@ -86,7 +86,7 @@ def task_bounds(
         mine = {shape_of(task): task for _, task in asked}
         bound = partial(
             task_bound,
-            links=Links.of(kind.unshared),
+            links=Links.of(kind.device),
             device_bytes=kind.device_bytes,
             host_bytes=problem.host_bytes,
             devices=devices,

@@ -2,7 +2,6 @@
 
 ties     tied layers joined in one shard each, or apart in several
 casts    parameters kept on the host, or made there from the masters where its memory is short
-baseline Hydra's way, which sweeps once per microbatch and so needs less memory for boundaries
 """
 
 from collections.abc import Sequence
@@ -12,8 +11,7 @@ from itertools import pairwise
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
 from planner.lp import scratch_bytes
-from planner.rounds import HydraStrategy, Waiting, hydra, least_bytes
-from planner.search.shares import short_host
+from planner.rounds import HydraStrategy, Waiting, hydra
 from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Strategy, castable, separable
 from plans.schema import Program
@@ -28,7 +26,7 @@ Tried = Found | NoPlanFound
 
 
 def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
-    """The shorter of what the search finds and of the baseline.
+    """What the search finds; NoPlanFound when time is up first.
 
     asked: the kind of devices, the task, and what it may have on the host.
     """
@@ -40,13 +38,10 @@ def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
         taken_bytes=kind.taken_bytes,
         host_bytes=host_bytes,
     )
-    theirs = baseline(kind, task)
-    if isinstance(theirs, Candidate) and (needs := least_bytes(theirs.strategy)) > host_bytes:
-        theirs = short_host(task, needs, host_bytes)
-    ours = _in_host(search, effort)
-    if isinstance(ours, NoPlanFound):
-        raise ours
-    return _shortest([ours, theirs], task.steps)
+    found = _in_host(search, effort)
+    if isinstance(found, NoPlanFound):
+        raise found
+    return found
 
 
 def baseline(kind: Kind, task: Task) -> Found:
@@ -108,24 +103,14 @@ def _found(search: Search, effort: Effort) -> Tried:
         return error
 
 
-def _shortest(found: Sequence[Found], steps: int) -> Found:
-    """The first of those whose program takes least for so many steps."""
-    made = [one for one in found if isinstance(one, Candidate)]
-    if made:
-        return min(made, key=lambda one: duration_us(one.program, steps))
-    return nearest(one for one in found if isinstance(one, Infeasible))
-
-
 def _counted(tried: Sequence[Tried], steps: int) -> Tried:
-    """The shortest, with all candidates that were simulated for any of these; time was up if that
-    may be why there is none."""
-    late = next((one for one in tried if isinstance(one, NoPlanFound)), None)
-    found = [one for one in tried if not isinstance(one, NoPlanFound)]
-    made = [one for one in found if isinstance(one, Candidate)]
-    if late and not made:
-        return late
-    best = _shortest(found, steps)
-    if isinstance(best, Infeasible):
-        return best
+    """The first whose program takes least for so many steps, with all candidates that were
+    simulated for any of these; time was up if that may be why there is none."""
+    made = [one for one in tried if isinstance(one, Candidate)]
+    if not made:
+        late = (one for one in tried if isinstance(one, NoPlanFound))
+        short = (one for one in tried if isinstance(one, Infeasible))
+        return next(late, None) or nearest(short)
+    best = min(made, key=lambda one: duration_us(one.program, steps))
     count, complete = sum(one.candidates for one in made), all(one.complete for one in made)
     return replace(best, candidates=count, complete=complete)

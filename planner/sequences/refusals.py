@@ -44,8 +44,6 @@ def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
         yield "for which devices are of one kind; give one profile"
     if problem.nodes > 1:
         yield "for which devices are of one machine; give --devices instead of --nodes"
-    if problem.link_groups:
-        yield "for which each device has its own link; leave out --link-groups"
     if problem.layout and not problem.layout.even:
         yield (
             f"for which a --layout has equally many replicas of every stage; {problem.layout} "

@@ -1,48 +1,19 @@
-"""Greedy timetables: from a list, to begin with; and of policies to compare with.
+"""Greedy timetables: whole works from a list, and the baseline's, decided again at every round."""
 
-hydra    longest remaining time first, decided again at every minibatch (of Hydra's own programs)
-lrtf     the same with Gantry's programs, decided again after every sixteenth of a task
-lpt      whole tasks, the longest first
-random   whole tasks in a seeded order
-"""
-
-import random
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from planner.inputs import Policy
 from planner.timetable.works import Devices, Line, Piece, Work
 
-_TURNS = 16  # of a task under lrtf
 
-
-def greedy(works: Sequence[Work], devices: Devices, policy: Policy, seed: int) -> list[Piece]:
-    """The pieces of all works as the policy takes them, in order of their start.
-
-    devices: the kind of each. ValueError for gantry, which is not greedy.
-    """
-    order = sorted(range(len(works)), key=lambda at: (-works[at].least_us, works[at].name))
-    match policy:
-        case "hydra":
-            return longest_remaining(works, devices, {work.name: 1 for work in works})
-        case "lrtf":
-            turns = {work.name: -(-work.rounds // _TURNS) for work in works}
-            return longest_remaining(works, devices, turns)
-        case "lpt":
-            return listed(works, order, devices)
-        case "random":
-            random.Random(seed).shuffle(order)
-            return listed(works, order, devices)
-    raise ValueError(f"policy {policy!r} is not greedy")
-
-
-def longest_remaining(
-    works: Sequence[Work], devices: Devices, turns: dict[str, int]
-) -> list[Piece]:
+def longest_remaining(works: Sequence[Work], devices: Devices) -> list[Piece]:
     """Longest remaining time first (on the kind of device where it is shortest), on whichever
-    device falls free, decided again after so many rounds of a work. A work that is taken again by
-    its device goes on in the same piece."""
+    device falls free, decided again after every round. A work that is taken again by its device
+    goes on in the same piece.
+
+    devices: the kind of each.
+    """
     left = {work.name: work.rounds for work in works}
     of = {work.name: work for work in works}
     pace = {work.name: min(run.period_us for run in work.runs if run) for work in works}
@@ -62,17 +33,16 @@ def longest_remaining(
             current[device] = None
             continue
         name = max(idle, key=lambda n: (left[n] * pace[n], n))
-        rounds = min(turns[name], left[name])
         at = current[device]
         if at is not None and pieces[at].work == name:
-            end = now + of[name].us(kind, rounds) - of[name].us(kind, 0)
-            pieces[at] = pieces[at]._replace(rounds=pieces[at].rounds + rounds, end_us=end)
+            end = now + of[name].us(kind, 1) - of[name].us(kind, 0)
+            pieces[at] = pieces[at]._replace(rounds=pieces[at].rounds + 1, end_us=end)
         else:
-            end = now + of[name].us(kind, rounds)
+            end = now + of[name].us(kind, 1)
             current[device] = len(pieces)
-            pieces.append(Piece(name, (device,), rounds, now, end))
+            pieces.append(Piece(name, (device,), 1, now, end))
         ready_at[name] = free_at[device] = end
-        left[name] -= rounds
+        left[name] -= 1
         if not left[name]:
             del left[name]
     return pieces

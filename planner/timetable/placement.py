@@ -25,7 +25,7 @@ from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
 from planner.timetable.gangs import begun
-from planner.timetable.greedy import greedy, listed
+from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.segments import Stretch, cut
 from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
@@ -64,7 +64,7 @@ def timetable(
     if policy == "gantry":
         pieces = place(works, kinds, floor_us, effort, problem.objective)
     else:
-        pieces = greedy(works, kinds, policy, effort.seed)
+        pieces = longest_remaining(works, kinds)
     ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
     stretches, done = [], dict.fromkeys(ways, 0)
     for piece in pieces:
@@ -230,7 +230,7 @@ def named_bounds(
         ]
 
     links = [
-        Column(task.name, kind.name, task.steps * one.link_us * kind.sharers, devices)
+        Column(task.name, kind.name, task.steps * one.link_us, devices)
         for task, kind, devices, one, _ in every
     ]
     compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)

@@ -11,7 +11,7 @@ compute op before it: whatever ran at a moment of that wait is what compute wait
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from plans.schema import Op, Plan, Program, Shard, parse_id
@@ -49,15 +49,11 @@ class Stall:
     most: str = ""
 
 
-def stalls(program: Program, device: int = 0) -> tuple[Stall, ...]:
-    """The waits of a device's compute in a steady round, the longest first."""
-    return _told(_found(program, device))
-
-
-def _told(found: "Iterable[_Wait]") -> tuple[Stall, ...]:
-    """Waits of one part for one resource taken together."""
+def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
+    """The waits of some devices' compute in a steady round, those of one part for one resource
+    taken together, the longest first."""
     by: dict[tuple[str, str], Counter[str]] = {}
-    for part, resource, name, us in found:
+    for part, resource, name, us in _found(program, *devices):
         by.setdefault((part, resource), Counter())[name] += us
     made = [
         Stall(*kind, ops.total(), max(ops, key=lambda name: ops[name])) for kind, ops in by.items()
@@ -131,7 +127,7 @@ def parts_of_round(program: Program, shards: Mapping[str, Sequence[Shard]]) -> d
             again = _recomputed(op.id, shards)
             part = _COMPUTED.get(parse_id(op.id).kind, "copies within the device")
             parts["forwards computed again" if again else part] += op.end_us - op.start_us
-    for stall in _told(_found(program, *range(program.devices))):
+    for stall in stalls(program, *range(program.devices)):
         parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
     return {part: us // program.devices for part, us in parts.items()}
 
@@ -168,7 +164,7 @@ def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterato
     count = program.devices
     whole = max(1, program.period_us) * count
     where = f", on average of {count} devices," if count > 1 else ""
-    for stall in _told(_found(program, *range(count)))[:_MOST]:
+    for stall in stalls(program, *range(count))[:_MOST]:
         if stall.us * 100 >= whole:
             most = f", most for {stall.most}" if count > 1 and stall.most else ""
             yield (

@@ -43,7 +43,7 @@ from planner.search.searches import Searches, baselines
 from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts
 from planner.timetable.choice import least_us, settled
-from planner.timetable.greedy import greedy
+from planner.timetable.greedy import longest_remaining
 from planner.timetable.placement import timetable, works_of
 from planner.timetable.works import makespan
 from plans.prediction import Prediction
@@ -179,7 +179,7 @@ def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
 def baseline_us(problem: Problem) -> int:
     """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
     works = works_of(problem, [own[0] for own in baselines(problem).ways])
-    return makespan(greedy(works, problem.kind_of, "hydra", 0))
+    return makespan(longest_remaining(works, problem.kind_of))
 
 
 def near_bound(told: Prediction) -> bool:

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.dispatch import Curve
-from planner.mixes import Interval, Offer, bound_us, divided
+from planner.mixes import Interval, Offer, divided
+from tests.support.mix_bound import mix_bound_us
 from tests.support.published import Judged, compared
 
 SECONDS = 10.0
@@ -112,7 +113,7 @@ def rows(data: dict[str, Any]) -> Iterator[Row]:
         ours, theirs = value(strategies, plan, lengths), value(strategies, result["plan"], lengths)
         if abs(theirs - result["best_ms"]) > 0.01:
             raise ValueError(f"their plan takes {theirs} ms, the file says {result['best_ms']}")
-        bound = bound_us(offers, given["N"], lengths) / 1000
+        bound = mix_bound_us(offers, given["N"], lengths) / 1000
         gap = (ours - bound) / ours
         yield Row(f"S_step {result['S_step']}", ours, theirs, bound, gap, spent, plan)
 

@@ -33,11 +33,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 from planner.orders import NAMED, Cost, Pipeline
 from planner.rounds.timeline import once
-from planner.stages import Work, shared_out
 from tests.support.published import Judged, compared
 
 TOLERANCE = 0.05
@@ -227,13 +227,17 @@ def _shared(run: Run, replicas: Sequence[float]) -> tuple[tuple[int, ...], float
     few = many // 2
     fill, whole = (max(run.ends(varuna(stages, count))) for count in (few, many))
     each = (whole - fill) / (many - few)
-    works = []
-    for seconds in replicas:
-        slower = 1e6 * seconds / whole
-        works.append(Work(round(slower * each), round(slower * (whole - many * each))))
-    shares = shared_out(many * len(replicas), works)
-    loads = [work.load(share) for work, share in zip(works, shares, strict=True)]
-    return shares, max(loads) / 1e6
+    slower = [1e6 * seconds / whole for seconds in replicas]
+    times = [(round(by * each), round(by * (whole - many * each))) for by in slower]
+    queue = [(time + once, replica) for replica, (time, once) in enumerate(times)]
+    heapify(queue)
+    shares = [0] * len(replicas)
+    for _ in range(many * len(replicas)):  # each to the replica that is done with it first
+        us, replica = queue[0]
+        shares[replica] += 1
+        heapreplace(queue, (us + times[replica][0], replica))
+    loads = [n * time + once for n, (time, once) in zip(shares, times, strict=True) if n]
+    return tuple(shares), max(loads) / 1e6
 
 
 def table(found: Iterable[Row]) -> Iterator[str]:

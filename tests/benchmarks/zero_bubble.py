@@ -25,7 +25,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from planner.orders import Cost, Pipeline, bounds, check, searched, spans
+from planner.orders import Cost, Pipeline, bounds, searched
+from tests.support.order_check import check, spans
 
 BUDGET = 4_000_000  # passes timed
 SECONDS = 10.0

@@ -12,6 +12,7 @@ from support import gangs, synthetic
 from support.searches import QUICK
 
 from planner import Infeasible, NoPlanFound, Problem, build
+from planner.inputs import Layout
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Policy, Want
 from planner.search.task import Candidate
@@ -209,16 +210,16 @@ def widths(plan: Plan) -> dict[str, set[int]]:
 
 @pytest.mark.usefixtures("pipelines")
 def test_the_longest_task_is_trained_on_several_devices() -> None:
-    """Which ends the whole sooner, as a proven plan with a bound of all programs that there are;
-    policies to compare with know nothing of it."""
+    """Which ends the whole sooner than in layout 1, as a proven plan with a bound of all programs
+    that there are."""
     plan = build(uneven(), profile_sha256=HASH)
     told = plan.prediction
     assert widths(plan)["a"] <= {2, 3}
     assert told.lower_bound_us <= told.makespan_us
     assert 0 < told.configuration_us <= told.makespan_us
-    greedy = build(uneven(), profile_sha256=HASH, policy="lpt")
-    assert widths(greedy) == {"a": {1}, "b": {1}, "c": {1}}
-    assert told.makespan_us < 0.7 * greedy.prediction.makespan_us
+    alone = build(replace(uneven(), layout=Layout((1,))), profile_sha256=HASH)
+    assert widths(alone) == {"a": {1}, "b": {1}, "c": {1}}
+    assert told.makespan_us < 0.7 * alone.prediction.makespan_us
 
 
 @pytest.mark.usefixtures("pipelines")
@@ -244,8 +245,8 @@ def test_segments_of_a_task_on_several_devices_are_cut() -> None:
 @pytest.mark.usefixtures("pipelines")
 def test_several_devices_keep_a_deadline() -> None:
     """That no plan of one device each could."""
-    alone = build(uneven(), profile_sha256=HASH, policy="lpt").prediction.makespan_us
-    wants = {"a": Want(deadline_us=alone * 2 // 3)}
+    alone = build(replace(uneven(), layout=Layout((1,))), profile_sha256=HASH).prediction
+    wants = {"a": Want(deadline_us=alone.makespan_us * 2 // 3)}
     build(replace(uneven(), wants=wants), profile_sha256=HASH)
 
 

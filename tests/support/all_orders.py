@@ -13,10 +13,10 @@ from planner.orders import (
     Pipeline,
     Places,
     makespan,
+    peaks,
     share,
     timed,
 )
-from planner.orders.checking import peaks
 from planner.orders.timing import Network
 
 TRIED = 5  # sequences of one device for every order that is timed

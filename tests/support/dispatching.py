@@ -2,12 +2,16 @@
 
 from itertools import product
 from math import inf
+from typing import get_args
 
 import numpy as np
 from hypothesis import strategies as st
 from support.partitions import partitions
 
 from planner.dispatch.pipes import Array, Curve, PipelineType, Pool
+from planner.packing import How
+
+PACKINGS: tuple[How, ...] = get_args(How)[:-1]  # of which a task may have one
 
 
 def _types(fixed: st.SearchStrategy[float]) -> st.SearchStrategy[PipelineType]:

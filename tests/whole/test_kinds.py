@@ -93,9 +93,9 @@ def _built(folder: Path, name: str, *options: object) -> Plan:
     return plans.load(folder / name)
 
 
-@pytest.mark.parametrize("policy", ["gantry", "lrtf"])
+@pytest.mark.parametrize("policy", ["gantry", "hydra"])
 def test_tasks_have_the_bits_of_plain_loops(folder: Path, policy: str) -> None:
-    """Devices differ in memory and links; under lrtf tasks go from one kind to the other."""
+    """Devices differ in memory and links; under hydra tasks go from one kind to the other."""
     plan = _built(folder, f"{policy}.json", "--policy", policy)
     of = {program.name: program for program in plan.programs}
     places = {
@@ -103,7 +103,7 @@ def test_tasks_have_the_bits_of_plain_loops(folder: Path, policy: str) -> None:
         for task in plan.tasks
     }
     assert set().union(*places.values()) == {(0,), (1,)}
-    assert policy != "lrtf" or any(len(devices) == 2 for devices in places.values())
+    assert policy != "hydra" or any(len(devices) == 2 for devices in places.values())
     assert len({device.emulation for device in plan.devices}) == 2
     result = executor.run(plan, tasks())
     assert_same(plan, tasks(), result)
@@ -117,16 +117,16 @@ def test_the_run_is_logged_compared_and_gone_on_from(
     """By the command lines: what a run left is planned for both kinds; corrections, which are of
     one profile, are refused."""
     monkeypatch.chdir(folder)
-    _built(folder, "lrtf.json", "--policy", "lrtf")
+    _built(folder, "hydra.json", "--policy", "hydra")
     alike = "--trust-workload"  # the profile is of the first task, under other names
-    call = ("run", "lrtf.json", "-o", "x.jsonl", "--checkpoints", "kept", alike)
+    call = ("run", "hydra.json", "-o", "x.jsonl", "--checkpoints", "kept", alike)
     succeeded(executor_cli(*call))
-    assert "k1.cpu1" in succeeded(planner_cli("show", "lrtf.json", "--gantt", "x.png")).out
-    succeeded(planner_cli("compare", "lrtf.json", "x.jsonl", "--gantt", "y.png"))
-    call = ("compare", "lrtf.json", "x.jsonl", "--write-corrections", "c.json")
+    assert "k1.cpu1" in succeeded(planner_cli("show", "hydra.json", "--gantt", "x.png")).out
+    succeeded(planner_cli("compare", "hydra.json", "x.jsonl", "--gantt", "y.png"))
+    call = ("compare", "hydra.json", "x.jsonl", "--write-corrections", "c.json")
     refused(planner_cli(*call), 2, "was built from several profiles")
     lines = Path("x.jsonl").read_text().splitlines()
     kept = [line for line in lines if '"checkpoint"' not in line or '"mlp1"' in line]
     Path("y.jsonl").write_text("\n".join(kept) + "\n")
-    rest = _built(folder, "rest.json", "--policy", "lrtf", "--from", "y.jsonl")
+    rest = _built(folder, "rest.json", "--policy", "hydra", "--from", "y.jsonl")
     assert [task.name for task in rest.tasks] == ["mlp0", "mlp2"]

@@ -39,15 +39,6 @@ def test_a_copy_lasts_as_long_as_on_its_link(clock: Clock) -> None:
     assert clock.passed() == pytest.approx(BYTES / (2 * RATE) + LATENCY_S)
 
 
-def test_devices_of_a_group_take_turns_on_their_link(clock: Clock) -> None:
-    """Three copies on one link last three times as long; on links of their own they do not."""
-    group = [structs.replace(SPEC, link_group=7) for _ in range(3)]
-    turns = [n * BYTES / RATE + LATENCY_S for n in (1, 2, 3)]
-    assert at_once(open_devices(group, [BYTES] * 3), clock) == pytest.approx(turns)
-    apart = [structs.replace(SPEC, link_group=number) for number in range(3)]
-    assert at_once(open_devices(apart, [BYTES] * 3), clock) == pytest.approx([ALONE_S] * 3)
-
-
 def test_what_is_sent_to_another_device_has_a_link_of_its_own(clock: Clock) -> None:
     """A send lasts as long as there, not as on the sixteen times slower one to the host; devices
     without such a link use that."""

@@ -18,11 +18,10 @@ import profiles
 from planner import Infeasible, build
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
-from planner.inputs.link_groups import shared
-from planner.inputs.problem import Effort, Objective, Policy, Problem, Want
+from planner.inputs.problem import Effort, Objective, Problem, Want
 from planner.search.bounds import TaskBound
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.greedy import greedy, listed
+from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.placement import named_bounds, place
 from planner.timetable.works import Piece, Run, Work, makespan
 from profiles import Profile
@@ -91,8 +90,8 @@ def test_works_run_where_they_can(works: list[Work], devices: tuple[int, ...], m
 def test_greedy_orders_run_works_where_they_can(works: list[Work]) -> None:
     """All rounds, none on a device of a kind that cannot run them."""
     devices, early = (0, 1, 1), [replace(work, want=Want()) for work in works]
-    for policy in ("hydra", "lrtf", "lpt", "random"):
-        sound(early, devices, greedy(early, devices, policy, 0))
+    sound(early, devices, longest_remaining(early, devices))
+    sound(early, devices, listed(early, range(len(early)), devices))
 
 
 @pytest.mark.parametrize("devices", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1)])
@@ -263,19 +262,6 @@ def test_the_disk_is_as_every_profile_knows_it() -> None:
         assert both(with_disk(profiled(), first), with_disk(profiled(), second)).disk == least
 
 
-def test_links_are_shared_within_a_kind() -> None:
-    """Groups of one size in each kind; a group with devices of two kinds is refused."""
-    asked = both(profiled(), profiled(slow=2), 2, 3)
-    made = shared(asked, ((0, 1), (2,), (3,), (4,)))
-    assert [kind.sharers for kind in made.kinds] == [2, 1]
-    rates = [kind.device.links[0].alone.bytes_per_s for kind in made.kinds]
-    assert rates == [10**9 // 2, 10**9]
-    with pytest.raises(FormatError, match=r"a group of devices 1 \(k0\), 2 \(k1\)"):
-        shared(asked, ((0,), (1, 2), (3, 4)))
-    with pytest.raises(FormatError, match=r"groups of \[1, 2\] devices"):
-        shared(asked, ((0, 1), (2,), (3, 4)))
-
-
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """p.json and q.json: the same tasks on a quick device and on a slow one."""
@@ -297,10 +283,9 @@ def test_build_takes_a_profile_of_each_kind() -> None:
     assert "2 k1.cpu2" in succeeded(planner_cli("show", "plan.json", "--gantt", "x.png")).out
 
 
-@pytest.mark.parametrize("policy", ["hydra", "lrtf"])
-def test_other_policies_know_kinds(policy: Policy) -> None:
-    """To compare with: of programs of its own, and of Gantry's."""
-    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy=policy)
+def test_the_baseline_knows_kinds() -> None:
+    """Its programs are made for both."""
+    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy="hydra")
     assert plan.prediction.configuration_us <= plan.prediction.makespan_us
     assert {segment.devices for segment in plan.segments} == {(0,), (1,)}
 

@@ -87,7 +87,6 @@ def test_what_does_not_go_with_nodes_is_one_line(tmp_path: Path) -> None:
     told(profile, other, *nodes, *net, text="there are 2 profiles")
     told(profile, *nodes, *net, "--disk-space", "1GB", text="cannot wait on a disk")
     told(profile, *net, text="about several nodes")
-    told(profile, *nodes, *net, "--link-groups", "0,3;1,2", text="not all on one node")
     told(profile, *nodes, *net, "--layout", "3x1", text="or whole nodes")
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.mix_bound import mix_bound_us
 
 from planner.dispatch import Curve
-from planner.mixes.intervals import Interval, Offer, bound_us, divided
+from planner.mixes.intervals import Interval, Offer, divided
 
 
 def _offers(dice: np.random.Generator) -> list[Offer]:
@@ -64,7 +65,7 @@ def test_no_division_is_better(seed: int) -> None:
         return
     assert _took(offers, lengths, found.intervals) <= found.us
     assert best <= found.us <= best + 1 + 1e-6
-    assert bound_us(offers, devices, lengths) <= best
+    assert mix_bound_us(offers, devices, lengths) <= best
     assert sum(offers[one.offer].devices * one.pipelines for one in found.intervals) <= devices
 
 

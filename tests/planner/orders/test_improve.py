@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from support.order_check import check, spans
 
 from planner.orders import (
     Cost,
@@ -12,11 +13,9 @@ from planner.orders import (
     Pass,
     Pipeline,
     bounds,
-    check,
     gpipe,
     improved,
     makespan,
-    spans,
 )
 
 PLACES = ((0,), (1,), (2,))

@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.order_check import check
 
 from planner.errors import Infeasible
-from planner.orders import NAMED, Cost, Order, Pipeline, breadth, check, makespan, share
+from planner.orders import NAMED, Cost, Order, Pipeline, breadth, makespan, share
 
 ONE = Cost(1, 1, 1, held=2, left=1)
 

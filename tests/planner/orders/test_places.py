@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
+from support.order_check import check
 
 from planner.errors import Infeasible
 from planner.orders import places
-from planner.orders.checking import check
 from planner.orders.list_schedule import (
     FAR,
     Tables,

@@ -4,8 +4,9 @@ import random
 
 import pytest
 from support.all_orders import least
+from support.order_check import check, spans
 
-from planner.orders import Cost, Pipeline, bounds, check, makespan, searched, spans, zero_bubble
+from planner.orders import Cost, Pipeline, bounds, makespan, searched, zero_bubble
 
 
 def test_tiny_pipelines_are_solved() -> None:

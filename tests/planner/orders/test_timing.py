@@ -1,8 +1,9 @@
 """Times of orders, against times worked out by hand."""
 
 import pytest
+from support.order_check import spans
 
-from planner.orders import Cost, InvalidOrder, Pass, Pipeline, late, makespan, spans, timed
+from planner.orders import Cost, InvalidOrder, Pass, Pipeline, late, makespan, timed
 
 TWO = Pipeline.alike([Cost(2, 3, 1, hop=5), Cost(4, 6, 2, hop=10)], devices=2, microbatches=1)
 

@@ -1,6 +1,8 @@
 """The list schedule and its rules."""
 
-from planner.orders import Cost, Pipeline, check, spans, zero_bubble
+from support.order_check import check, spans
+
+from planner.orders import Cost, Pipeline, zero_bubble
 from planner.orders.zero_bubble import ListSchedule, Rule
 
 UNIT = Cost(1, 1, 1, 2, 1)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.dispatching import PACKINGS
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.packing.arranged import Arrangement, arranged, write_table
-from planner.packing.packing import WAYS, How
+from planner.packing.packing import How
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
 from plans.samples import open_table, table_sha256
@@ -27,7 +28,7 @@ def _kind_of(found: Arrangement) -> list[int]:
 
 
 @pytest.mark.parametrize("window", [1, 8])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", PACKINGS)
 def test_every_microbatch_of_the_table_is_what_its_kind_says(
     how: How, window: int, tmp_path: Path
 ) -> None:

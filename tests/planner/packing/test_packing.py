@@ -4,10 +4,11 @@ import random
 
 import numpy as np
 import pytest
+from support.dispatching import PACKINGS
 from support.partitions import partitions
 
 from planner.dispatch import Curve
-from planner.packing.packing import WAYS, How, packed
+from planner.packing.packing import How, packed
 
 CURVE = Curve(0.01, 2.0, 150.0)
 
@@ -17,7 +18,7 @@ def _case(seed: int) -> tuple[list[int], int]:
     return [dice.randint(1, 300) for _ in range(dice.randint(1, 60))], dice.choice([300, 512, 2048])
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", PACKINGS)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_packing_says_what_is_in_its_microbatches(how: How, seed: int) -> None:
     """Tokens, squares and times are those of its groups, padding counted, and tokens descend."""

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from support.dispatching import PACKINGS
 from support.step_bounds import bound_us
 
 from planner.dispatch import Curve, PipelineType, Pool, dispatches
-from planner.packing.packing import WAYS, How
+from planner.packing.packing import How
 from planner.packing.step import Step, _packed, laid_out
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=3)
@@ -28,7 +29,7 @@ def _by_pipeline(step: Step, lengths: np.ndarray) -> list[list[list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", PACKINGS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_step_is_as_long_as_what_its_pipelines_hold(how: How, seed: int) -> None:
     """Times follow from the sequences of every microbatch, none of which is too large."""

@@ -15,7 +15,7 @@ from support.texts import text_task
 
 import plans
 from planner import Infeasible, Problem, build
-from planner.inputs import Policy, Want, parse_layout
+from planner.inputs import Want, parse_layout
 from planner.storage.host_store import _gathered
 from plans import prove_tables
 from plans.order import task_runs
@@ -110,24 +110,21 @@ def due(us: int) -> Wants:
 
 
 @pytest.mark.parametrize(
-    ("first", "policy", "wishes"),
+    ("first", "wishes"),
     [
-        ("two", "gantry", {"objective": "completion"}),
-        ("one", "gantry", {"objective": "completion", "wants": {"one": Want(weight=50)}}),
-        ("two", "gantry", {"wants": {"one": Want(start_us=100_000)}}),
-        ("one", "lpt", {}),
-        ("one", "lrtf", {}),
+        ("two", {"objective": "completion"}),
+        ("one", {"objective": "completion", "wants": {"one": Want(weight=50)}}),
+        ("two", {"wants": {"one": Want(start_us=100_000)}}),
     ],
 )
 def test_wishes_go_by_the_time_of_all_steps(
-    first: str, policy: Policy, wishes: Mapping[str, Any], tmp_path: Path
+    first: str, wishes: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """On one device, where "one" takes longer; under lrtf both take turns. Nothing begins before it
-    may."""
+    """On one device, where "one" takes longer. Nothing begins before it may."""
     problem = replace(asked(*TASKS[:2]), **wishes).alike(count=1)
-    plan = built(problem, tmp_path, policy=policy)
+    plan = built(problem, tmp_path)
     assert plan.segments[0].program == first
-    assert (len(plan.segments) > 2) == (policy == "lrtf")
+    assert len(plan.segments) == 2
     for task, own in zip(plan.tasks, plan.prediction.tasks, strict=True):
         assert task.start_us <= own.start_us
 
@@ -177,7 +174,7 @@ def test_other_lengths_or_steps_are_other_shapes(tmp_path: Path) -> None:
 
 
 def test_what_timetables_know_goes_with_lengths(tmp_path: Path) -> None:
-    """Starts, completion times, short segments and greedy orders."""
+    """Starts, completion times and short segments."""
     late = asked(*TASKS[::2], wants={"one": Want(start_us=3_000_000)}, segment_steps=7)
     plan = built(late, tmp_path)
     assert plan.task("one").start_us == 3_000_000
@@ -186,7 +183,6 @@ def test_what_timetables_know_goes_with_lengths(tmp_path: Path) -> None:
     early = built(asked(*TASKS[::2], objective="completion"), tmp_path)
     ends = {task.name: task.end_us for task in early.prediction.tasks}
     assert min(ends, key=lambda name: ends[name]) == "plain"
-    assert len(built(asked(*TASKS), tmp_path, policy="lrtf").segments) > 3
 
 
 def test_what_all_need_of_the_host_is_enough(whole: tuple[Plan, Path], tmp_path: Path) -> None:

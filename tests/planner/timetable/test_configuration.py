@@ -12,7 +12,7 @@ from support.time_indexed import alike
 
 from planner.inputs.problem import Effort
 from planner.timetable.configuration import Column, Demand, column, configuration
-from planner.timetable.greedy import greedy
+from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.placement import place
 from planner.timetable.works import Work, makespan
 from plans import timing
@@ -60,8 +60,11 @@ def test_no_timetable_is_below_the_bound(asked: list[Work], devices: int) -> Non
     """Neither the planner's nor a greedy one, whatever it costs to enter and leave."""
     bound = least_us(asked, devices)
     assert makespan(place(asked, (0,) * devices, bound, effort())) >= bound
-    for policy in ("lrtf", "lpt", "random"):
-        assert makespan(greedy(asked, (0,) * devices, policy, 0)) >= bound
+    for pieces in (
+        longest_remaining(asked, (0,) * devices),
+        listed(asked, range(len(asked)), (0,) * devices),
+    ):
+        assert makespan(pieces) >= bound
 
 
 @given(works, st.integers(1, 5))

@@ -32,7 +32,7 @@ def test_every_wait_is_blamed_once(seed: int, mib: int, rate: int, slowness: int
     (program,) = plan.programs
     ops = [op for op in program.round if op.stream == "0.compute"]
     idle = program.period_us - sum(op.end_us - op.start_us for op in ops)
-    found = stalls(program)
+    found = stalls(program, 0)
     assert sum(stall.us for stall in found) == idle
     assert {stall.resource for stall in found} <= {"h2d", "d2h", "host", "memory"}
 

@@ -446,19 +446,6 @@ def test_nodes_are_counted_from_0() -> None:
     assert found[0] == "node 5: is one of 2, but node 1 has no device"
 
 
-def test_a_link_to_the_host_is_that_of_one_node() -> None:
-    """Devices that share one are together."""
-    plan = made("gang")
-    grouped = tuple(replace(device, link_group=0) for device in plan.devices)
-    found = violations(replace(plan, devices=grouped))
-    assert found == [
-        "device 2: is on node 1, but device 0 of its link group 0 on node 0; a link to the host is "
-        "that of one node"
-    ]
-    pair = (*grouped[:2], plan.devices[2])
-    assert violations(replace(plan, devices=pair)) == []
-
-
 def test_tasks_wait_on_a_disk_on_one_node_only() -> None:
     """Plans of several nodes have none for now."""
     plan = disked("beside")

@@ -1,10 +1,11 @@
-"""A check that an order is complete, in a sequence that can run, and within memory."""
+"""A check that an order is complete, in a sequence that can run, and within memory; and how long
+its devices take."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.orders.passes import Order, Pass, Pipeline
-from planner.orders.timing import InvalidOrder, name, timed
+from planner.orders import InvalidOrder, Order, Pass, Pipeline, peaks, timed
+from planner.orders.timing import Network, name, spans_of
 
 
 def check(pipeline: Pipeline, order: Order) -> None:
@@ -21,27 +22,14 @@ def check(pipeline: Pipeline, order: Order) -> None:
             )
 
 
-def peaks(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
-    """The most that passes of each device hold at a time."""
-    return tuple(_peak(pipeline, device, line) for device, line in enumerate(order))
+def spans(pipeline: Pipeline, order: Order) -> tuple[int, ...]:
+    """Each device's time from the start of its first pass to the end of its last.
 
-
-def _peak(pipeline: Pipeline, device: int, line: Sequence[Pass]) -> int:
-    held = peak = 0
-    for item in line:
-        first, last = changes(pipeline, device, item)
-        held += first
-        peak = max(peak, held)
-        held += last
-    return peak
-
-
-def changes(pipeline: Pipeline, device: int, item: Pass) -> tuple[int, int]:
-    """The memory that a pass adds to its device when it starts, and when it ends."""
-    cost = pipeline.costs[device][item.shard]
-    begins = item.kind == "F" or (item.kind in "BI" and not pipeline.has_forward(item.shard))
-    ends = {"F": 0, "B": -cost.held, "I": cost.left - cost.held, "W": -cost.left}
-    return cost.held if begins else 0, ends[item.kind]
+    Ends are as early as they can be, and then starts as late as that allows. The largest span is
+    the time between one round and the next.
+    """
+    network = Network.of(pipeline, order)
+    return tuple(spans_of(network, network.lines))
 
 
 def _complete(pipeline: Pipeline, order: Order) -> None:

@@ -1,8 +1,9 @@
-"""Orders that are none of their pipeline are rejected, with the pass that is wrong."""
+"""What passes hold; orders that are none of their pipeline, each with the pass that is wrong."""
 
 import pytest
+from support.order_check import check
 
-from planner.orders import Cost, InvalidOrder, Order, Pass, Pipeline, check, gpipe, peaks
+from planner.orders import Cost, InvalidOrder, Order, Pass, Pipeline, gpipe, peaks
 
 PIPELINE = Pipeline.alike([Cost(1, 1, 1, held=3, left=1)] * 2, 2, 2, limit=6)
 GOOD = gpipe(PIPELINE, ((0,), (1,)))
