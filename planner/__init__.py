@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from planner.errors import Infeasible, NoPlanFound
     from planner.estimate import Spec
     from planner.estimate import estimate as estimate_profile
-    from planner.inputs import Limits, Problem, read_problem
+    from planner.inputs import Limits, Options, Problem, read_problem
     from planner.sweep import Setting
     from planner.sweep import sweep as sweep_budgets
     from planner.views import compare
@@ -24,6 +24,7 @@ _HOMES = {
     "Infeasible": "planner.errors Infeasible",
     "Limits": "planner.inputs Limits",
     "NoPlanFound": "planner.errors NoPlanFound",
+    "Options": "planner.inputs Options",
     "Problem": "planner.inputs Problem",
     "Setting": "planner.sweep Setting",
     "Spec": "planner.estimate Spec",
@@ -42,6 +43,7 @@ __all__ = [
     "Infeasible",
     "Limits",
     "NoPlanFound",
+    "Options",
     "Problem",
     "Setting",
     "Spec",

@@ -140,7 +140,7 @@ def _built(
     packing, known = None, bounds_by_lengths(problem)
     if tables:
         packing = partial(planned, layout=problem.layout, packing=problem.packing)
-        packing = partial(packing, window=problem.window, alone=len(problem.tasks) == 1)
+        packing = partial(packing, window=problem.reorder_window, alone=len(problem.tasks) == 1)
         packing = partial(packing, tables=tables, jobs=jobs, done=problem.done)
     searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":

@@ -4,11 +4,10 @@ import argparse
 import json
 import sys
 import time
-from inspect import signature
 
 import plans
 from planner.builder import build
-from planner.inputs import read_problem
+from planner.inputs import options_of, read_problem
 from planner.views import describe, summary
 from profiles.codec import check_target
 
@@ -16,9 +15,7 @@ from profiles.codec import check_target
 def build_plan(options: argparse.Namespace) -> int:
     """Make, prove and write a plan."""
     check_target(options.output, *options.profile, *options.corrections, *options.after)
-    problem = read_problem(
-        **{name: vars(options)[name] for name in signature(read_problem).parameters}
-    )
+    problem = read_problem(options.profile, options_of(options))
     begun = time.monotonic()
     print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)
     plan = build(

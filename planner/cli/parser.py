@@ -7,23 +7,15 @@ Exit codes: 0 ok; 1 the check failed; 2 usage or bad file; 3 infeasible; 4 no pl
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from planner.cli.build_commands import build_plan
 from planner.cli.export_commands import export_plan
 from planner.cli.show_commands import check_plan, compare_run, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import (
-    Objective,
-    OrderName,
-    PackingName,
-    Policy,
-    parse_layout,
-    parse_nodes,
-)
+from planner.inputs import Policy, add_options
 from profiles import console
-from profiles.units import LARGEST
 
 Option = Callable[..., object]
 
@@ -99,101 +91,20 @@ def _export(option: Option) -> None:
     option("-o", "--output", required=True, metavar="DIR")
 
 
-_LAYOUT = (
-    "train every task on several devices: stages x replicas, like 2x2, or the replicas of each "
-    "stage, like 3,1 (default: the best for each task)"
-)
-_REPEATED: Any = {"action": "append", "default": []}
-
-
 def _build(option: Option) -> None:
     text = "for devices of several kinds one of each, of the same tasks"
     option("profile", nargs="+", metavar="PROFILE", help=text)
     option("-o", "--output", required=True, metavar="PLAN")
-    _hardware(option)
-    text = "correct the profile by what compare --write-corrections wrote; repeat it for a second "
-    text += "file, of a run of the plan that the first one gave"
-    option("--corrections", **_REPEATED, metavar="FILE", help=text)
-    text = "plan what the run with this log left to do, from its checkpoints"
-    text += "; repeat it for earlier runs of the same tasks, oldest first"
-    option("--from", dest="after", **_REPEATED, metavar="LOG", help=text)
-    _setting(option)
-    text = "size of all tasks' microbatches, or of one's (default: the best one; of a task that "
-    text += "goes on --from LOG, the one it had, unless they are free); repeat it for other tasks"
-    option("--microbatch", type=_microbatch, **_REPEATED, metavar="N|TASK=N|free", help=text)
-    _wants(option)
+    add_options(option)
     text = "gantry; or hydra, the baseline to compare with"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
-    _several(option)
-    text = "end segments after so many steps: there tasks can be kept, stopped and gone on from"
-    option("--segment-steps", type=console.whole(1, LARGEST), metavar="N", help=text)
-    text = "disk for tasks that wait while the host memory is full (default: as profiled); 0: none"
-    option("--disk-space", type=_space, metavar="SIZE", help=text)
     text = "processes that search at the same time (default 1)"
     option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
-
-
-def _hardware(option: Option) -> None:
-    """Add the options of the devices, their memory, links and network."""
-    text = "how many (default 1); with several profiles how many of each kind, like 2,4"
-    count = console.listed(console.whole(1, 1 << 16))
-    option("--devices", type=count, metavar="COUNTS", help=text)
-    text = "the devices on several machines instead, like 2x8: 2 machines of 8 devices each"
-    option("--nodes", type=console.typed(parse_nodes), metavar="NODES", help=text)
-    text = "rate of the network between nodes, like 12GB/s (default: as profiled)"
-    option("--net", type=console.rate, metavar="RATE", help=text)
-    text = "its latency, like 20us (default: as profiled, or that of the links within a node)"
-    option("--net-latency", type=console.duration, metavar="DURATION", help=text)
-    text = "memory of each device, like 24GiB, or of each kind, like 40GiB,24GiB"
-    text += " (default: as profiled)"
-    option("--device-memory", type=console.listed(console.size), metavar="SIZES", help=text)
-    for flag, way in (("--h2d", "host to device"), ("--d2h", "device to host")):
-        text = f"rate of copies {way}, like 25GB/s (default: as profiled)"
-        option(flag, type=console.rate, metavar="RATE", help=text)
-
-
-def _several(option: Option) -> None:
-    """Add the options of tasks on several devices, and of samples that have lengths."""
-    option("--layout", type=console.typed(parse_layout), metavar="LAYOUT", help=_LAYOUT)
-    text = "order of the passes of tasks on several devices (default: the best one)"
-    option("--order", choices=get_args(OrderName), default="auto", help=text)
-    text = "how samples that have lengths are packed into microbatches (default: as is best)"
-    option("--packing", choices=get_args(PackingName), default="auto", help=text)
-    text = "move such samples between so many steps where that makes them shorter, which changes "
-    text += "what each step trains on (default 1: not at all)"
-    option("--reorder-window", type=console.whole(1, 1 << 16), default=1, metavar="N", help=text)
-
-
-def _space(text: str) -> int:
-    """A size, or 0."""
-    return 0 if text.strip() == "0" else console.size(text)
-
-
-def _microbatch(text: str) -> tuple[str, int]:
-    """A task, or "" for all, and its size, or 0 for any."""
-    task, _, size = text.rpartition("=")
-    return task, 0 if size == "free" else console.whole(1, 1 << 28)(size)
-
-
-def _wants(option: Option) -> None:
-    """Add the options about objective, starts, deadlines and priorities."""
-    text = "what is to be short: the whole, or the tasks' mean completion time (default makespan)"
-    option("--objective", choices=get_args(Objective), default="makespan", help=text)
-    weight = console.whole(1, 1 << 20)
-    for flag, parse, value, what in (
-        ("--start", console.duration, "DURATION", "begin it no sooner than this, like 2h"),
-        ("--deadline", console.duration, "DURATION", "be done with it by then, like 1:30:00"),
-        ("--priority", weight, "N", "its weight in the mean completion time (default 1)"),
-    ):
-        text = f"{what}; repeat it for other tasks"
-        of_task = _of_task(parse, value)
-        option(flag, type=of_task, **_REPEATED, metavar=f"TASK={value}", help=text)
+    _setting(option)
 
 
 def _setting(option: Option) -> None:
     """Add the options that build and sweep share."""
-    text = "host memory for parameters, state and gradients (default: as profiled)"
-    option("--host-memory", type=console.size, metavar="SIZE", help=text)
     text = "for each plan (default 60)"
     option("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS", help=text)
     option("--seed", type=console.whole(0, 2**31 - 1), default=0)
@@ -256,19 +167,8 @@ def _sweep(option: Option) -> None:
     option("--plot", metavar="PNG", help="draw step time over memory")
     count = console.whole(1, 1 << 16)
     option("--devices", type=count, default=1, help="how many (default 1)")
+    add_options(option, "host_memory")
     _setting(option)
-
-
-def _of_task(parse: Callable[[str], int], value: str) -> Callable[[str], tuple[str, int]]:
-    """A parser of a task's name and such a value."""
-
-    def pair(text: str) -> tuple[str, int]:
-        name, equals, rest = text.partition("=")
-        if not name or not equals:
-            raise argparse.ArgumentTypeError(f"{text!r} is not like TASK={value}")
-        return name, parse(rest)
-
-    return pair
 
 
 _wholes = console.listed(console.whole(1, 1 << 28))

@@ -2,10 +2,11 @@
 
 from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
-from planner.inputs.layout import Layout, OrderName, layouts, parse_layout
+from planner.inputs.layout import Layout, Nodes, OrderName, layouts, parse_layout, parse_nodes
 from planner.inputs.limits import DEFAULT, Limits, default
-from planner.inputs.nodes import Nodes, on_nodes, parse_nodes
-from planner.inputs.problem import Effort, Kind, Objective, PackingName, Policy, Problem, Want
+from planner.inputs.nodes import on_nodes
+from planner.inputs.options import Objective, Options, PackingName, add_options, options_of
+from planner.inputs.problem import Effort, Kind, Policy, Problem, Want
 from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
 from planner.inputs.token_costs import at as costs_at
@@ -19,18 +20,21 @@ __all__ = [
     "Limits",
     "Nodes",
     "Objective",
+    "Options",
     "OrderName",
     "PackingName",
     "Policy",
     "Problem",
     "Want",
     "across",
+    "add_options",
     "costs_at",
     "default",
     "layouts",
     "on_nodes",
     "one_generator",
     "only_microbatch",
+    "options_of",
     "override",
     "parse_layout",
     "parse_nodes",

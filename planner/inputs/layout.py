@@ -1,7 +1,8 @@
-"""The number of devices of each stage of a pipeline, and the names of orders.
+"""The devices of each stage of a pipeline, those of each machine, and the names of orders.
 
-2x2   two stages, two replicas of each          2-2
-3,1   three replicas of the first, one of the second
+layout 2x2   two stages, two replicas of each
+layout 3,1   three replicas of the first, one of the second
+nodes  2x8   two machines of eight devices, which are numbered machine by machine
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Literal
 
 OrderName = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "breadth"]
 
-_MOST = 1 << 12  # devices of one task
+_MOST, _ON_NODES = 1 << 12, 1 << 16  # devices of one task, and of all nodes
 _DEEPEST, _PARTS = 4, 8  # stages of uneven layouts, and the parts that devices are divided in
 
 
@@ -65,6 +66,33 @@ def _counts(*texts: str) -> bool:
     """True for whole numbers from 1 on, which are not too large to be looked at."""
     each = [text.strip() for text in texts]
     return all(t.isascii() and t.isdigit() and len(t) < 6 and int(t) > 0 for t in each)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """So many nodes of so many devices each."""
+
+    count: int
+    devices: int
+
+    @property
+    def total(self) -> int:
+        """The devices of all nodes."""
+        return self.count * self.devices
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.devices}"
+
+
+def parse_nodes(text: str) -> Nodes:
+    """Nodes like `2x8`, nodes x devices of each; ValueError for anything else."""
+    parts = [part.strip() for part in text.split("x")]
+    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts):
+        raise ValueError(f"{text!r} is not like 2x8, nodes x devices of each")
+    nodes = Nodes(*map(int, parts))
+    if not 0 < nodes.total <= _ON_NODES:
+        raise ValueError(f"{text!r} has {nodes.total} devices, there can be 1 to {_ON_NODES}")
+    return nodes
 
 
 def layouts(devices: int) -> Iterator[Layout]:

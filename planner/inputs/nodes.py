@@ -1,66 +1,25 @@
-"""Nodes: machines of so many devices each, with a host memory each and a network between them.
-
-2x8   two nodes of eight devices, which are numbered node by node
-"""
+"""Machines of so many devices each, with a host memory each and a network between them."""
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from planner.inputs.layout import Nodes
+from planner.inputs.options import Options
 from planner.inputs.problem import Problem
 from profiles.errors import FormatError
 from profiles.schema import Device, Link, Profile, Rate
 
-_MOST = 1 << 16  # devices
 
+def check_nodes(asked: Options, counts: Sequence[int] | None, kinds: int) -> None:
+    """FormatError for what does not go with the nodes that are asked for.
 
-@dataclass(frozen=True)
-class Nodes:
-    """So many nodes of so many devices each."""
-
-    count: int
-    devices: int
-
-    @property
-    def total(self) -> int:
-        """The devices of all nodes."""
-        return self.count * self.devices
-
-    def __str__(self) -> str:
-        return f"{self.count}x{self.devices}"
-
-
-def parse_nodes(text: str) -> Nodes:
-    """Nodes like `2x8`, nodes x devices of each; ValueError for anything else."""
-    parts = [part.strip() for part in text.split("x")]
-    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts):
-        raise ValueError(f"{text!r} is not like 2x8, nodes x devices of each")
-    nodes = Nodes(*map(int, parts))
-    if not 0 < nodes.total <= _MOST:
-        raise ValueError(f"{text!r} has {nodes.total} devices, there can be 1 to {_MOST}")
-    return nodes
-
-
-def asked_nodes(
-    given: Nodes | str | None,
-    devices: Sequence[int] | None,
-    kinds: int,
-    net: tuple[int | None, int | None],
-    disk_space: int | None,
-) -> Nodes | None:
-    """The nodes that were asked for; FormatError for what does not go with them.
-
-    devices: how many of each kind, of so many kinds, if that was asked for as well. net: the rate
-    and the latency of the network. disk_space: bytes, 0 for no disk.
+    counts: the devices of each kind, of so many kinds, if they are asked for as well.
     """
-    try:
-        nodes = parse_nodes(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise FormatError(f"--nodes: {error}") from error
-    if devices is not None and nodes and list(devices) != [nodes.total]:
-        told = ",".join(map(str, devices))
+    nodes = asked.nodes
+    if counts is not None and nodes and list(counts) != [nodes.total]:
+        told = ",".join(map(str, counts))
         raise FormatError(
             f"--nodes {nodes} has {nodes.total} devices, --devices says {told}; leave out --devices"
         )
@@ -69,14 +28,14 @@ def asked_nodes(
             f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
             "one of them"
         )
-    if nodes and nodes.count > 1 and disk_space:
+    if nodes and nodes.count > 1 and asked.disk_space:
         raise FormatError(
             f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
             "leave it out"
         )
+    net = asked.net, asked.net_latency
     if net != (None, None) and (nodes is None or nodes.count == 1):
         raise FormatError("--net and --net-latency are about several nodes; give --nodes like 2x8")
-    return nodes
 
 
 def networked(profile: Profile, rate: int | None, latency_us: int | None) -> Profile:

@@ -9,14 +9,12 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from planner.inputs.layout import Layout, OrderName
 from planner.inputs.limits import Limits, default
+from planner.inputs.options import Wishes
 from plans.additions import Additions
 from profiles.schema import GPU, Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra"]
-Objective = Literal["makespan", "completion"]
-PackingName = Literal["auto", "pad", "fixed", "ffd", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -65,26 +63,21 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Wishes):
     """The same tasks on devices of one kind, or of several; devices are numbered kind by kind.
 
-    wants: of tasks that are to begin or end at some time, by name. segment_steps: most rounds of a
-    segment, None for as many as there are. disk: where tasks wait that the host has no room for, if
-    anywhere. done: steps of tasks that were trained before, by name. microbatch: the size of theirs
-    then; kept: of those that must keep it; additions: the order in which several devices added
-    these. inputs: the sha256 of the files it was read from, by role. provenance: of the plan.
-    layout: that every task is trained in, None for the best; order: that of its passes. packing: of
-    samples into microbatches, where they have lengths, which are here by task; window: steps
-    between which they may move.
+    wants: of tasks that are to begin or end at some time, by name. disk: where tasks wait that the
+    host has no room for, if anywhere. done: steps of tasks that were trained before, by name.
+    microbatch: the size of theirs then; kept: of those that must keep it; additions: the order in
+    which several devices added these. inputs: the sha256 of the files it was read from, by role.
+    provenance: of the plan. lengths: of the samples of tasks where they have some.
     """
 
     kinds: tuple[Kind, ...]
     host_bytes: int
     estimated: bool = False  # times from formulas, not from measurements
     numerics: Numerics = field(default_factory=Numerics)
-    objective: Objective = "makespan"
     wants: Mapping[str, Want] = field(default_factory=dict)
-    segment_steps: int | None = None
     disk: Disk | None = None
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
@@ -92,10 +85,6 @@ class Problem:
     additions: Mapping[str, Additions] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
-    layout: Layout | None = None
-    order: OrderName = "auto"
-    packing: PackingName = "auto"
-    window: int = 1
     lengths: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)
 
     @classmethod

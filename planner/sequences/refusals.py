@@ -14,7 +14,7 @@ def with_lengths(problem: Problem, policy: Policy = "gantry") -> bool:
     tasks = [task for task in problem.tasks if task.lengths]
     for flag, given in (
         ("packing", problem.packing != "auto"),
-        ("reorder-window", problem.window > 1),
+        ("reorder-window", problem.reorder_window > 1),
     ):
         if given and not tasks:
             raise FormatError(

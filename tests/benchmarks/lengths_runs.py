@@ -45,7 +45,7 @@ import plans
 import profiles
 from executor.workload import Task
 from executor.workloads import documents
-from planner import Infeasible, build, read_problem
+from planner import Infeasible, Options, build, read_problem
 from plans import runlog
 from plans.schema import Plan
 from plans.timing import kinds_of, runs
@@ -169,7 +169,7 @@ def _own(profile: Path) -> bool:
 def memories(profile: Path, folder: Path) -> list[int]:
     """As profiled, and little."""
     whole = profiles.load(profile).machine.devices[0].usable_bytes
-    problem = read_problem(str(profile), devices=DEVICES, device_memory=1 << 16)
+    problem = read_problem(str(profile), Options(devices=DEVICES, device_memory=1 << 16))
     try:
         build(problem, output=folder / "none.json")
     except Infeasible as error:
@@ -181,7 +181,9 @@ def rows(profile: Path, name: str, folder: Path, *, run: bool) -> Iterator[Row]:
     """All ways with each memory, but those that have no plan."""
     for memory in memories(profile, folder):
         for way, asked in WAYS.items():
-            problem = read_problem(str(profile), devices=DEVICES, device_memory=memory, **asked)
+            problem = read_problem(
+                str(profile), Options(devices=DEVICES, device_memory=memory, **asked)
+            )
             output, begun = folder / "plan.json", time.process_time()
             try:
                 plan = build(problem, output=output)

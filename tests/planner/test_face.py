@@ -7,7 +7,7 @@ from support import synthetic
 from support.cli import planner_cli, succeeded
 
 import planner
-from planner import build, load, read_problem
+from planner import Options, build, load, read_problem
 from profiles.codec import pretty, write_atomic
 from profiles.errors import FormatError
 
@@ -43,8 +43,7 @@ def test_the_command_makes_the_plan_that_python_makes(tmp_path: Path) -> None:
     flags = ("--devices", "2", "--h2d", "2GB/s", "--objective", "completion", "--priority", "b=3")
     flags += ("--start", "a=1s", "--deadline", "b=1h", "--segment-steps", "2")
     succeeded(planner_cli("build", str(profile), "-o", str(tmp_path / "plan.json"), *flags))
-    problem = read_problem(
-        str(profile),
+    asked = Options(
         devices=2,
         h2d=2 * 10**9,
         objective="completion",
@@ -53,7 +52,7 @@ def test_the_command_makes_the_plan_that_python_makes(tmp_path: Path) -> None:
         deadline={"b": 3600 * 10**6},
         segment_steps=2,
     )
-    plan = build(problem)
+    plan = build(read_problem(str(profile), asked))
     assert plan == load(str(tmp_path / "plan.json"))
     assert plan.provenance["deadline b"] == "3600000000 us"
     assert set(plan.inputs) == {"profile"}
@@ -63,6 +62,6 @@ def test_wishes_that_do_not_go_together_are_refused() -> None:
     """As by the command, with the flags that would do."""
     sample = str(ROOT / "profiles/sample.json")
     with pytest.raises(FormatError, match="--objective completion"):
-        read_problem(sample, priority={"a": 2})
+        read_problem(sample, Options(priority={"a": 2}))
     with pytest.raises(FormatError, match="--devices says 2 numbers but there is 1 profile"):
-        read_problem(sample, devices=(1, 2))
+        read_problem(sample, Options(devices=(1, 2)))

@@ -18,7 +18,8 @@ import profiles
 from planner import Infeasible, build
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Objective, Problem, Want
+from planner.inputs.options import Objective
+from planner.inputs.problem import Effort, Problem, Want
 from planner.search.bounds import TaskBound
 from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.greedy import listed, longest_remaining

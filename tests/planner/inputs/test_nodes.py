@@ -10,7 +10,7 @@ from support.cli import planner_cli, refused, succeeded
 
 import plans
 import profiles
-from planner import read_problem
+from planner import Options, read_problem
 from planner.inputs import Nodes, parse_nodes
 from planner.shards import Links
 from profiles.schema import Link, Rate
@@ -56,7 +56,8 @@ def test_a_network_is_as_profiled_or_as_given(tmp_path: Path) -> None:
     inside = Links.of(read_problem(str(without)).device)
 
     def net(profile: Path, **asked: int) -> Rate | None:
-        return Links.of(read_problem(str(profile), nodes="2x1", **asked).device).net
+        options = Options(nodes=parse_nodes("2x1"), **asked)
+        return Links.of(read_problem(str(profile), options).device).net
 
     assert net(with_net) == own.both
     assert net(with_net, net=5) == Rate(5, 40)
@@ -70,7 +71,9 @@ def test_the_devices_of_all_nodes_may_be_said_as_well(
     tmp_path: Path, devices: int | Sequence[int]
 ) -> None:
     """As a number, or as that of each kind."""
-    problem = read_problem(str(written(tmp_path)), nodes="2x2", net=5, devices=devices)
+    problem = read_problem(
+        str(written(tmp_path)), Options(nodes=parse_nodes("2x2"), net=5, devices=devices)
+    )
     assert (problem.devices, problem.nodes) == (4, 2)
 
 

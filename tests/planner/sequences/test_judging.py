@@ -151,7 +151,7 @@ def test_more_microbatches_than_a_table_knows_are_refused(tmp_path: Path) -> Non
 def test_windows_go_with_more_microbatches_of_evaluation(tmp_path: Path) -> None:
     """Where a round of an evaluation has more of them than any step, by which entries are told
     apart."""
-    plan = built(replace(asked(devices=2, packing="ffd"), window=4), tmp_path)
+    plan = built(replace(asked(devices=2, packing="ffd"), reorder_window=4), tmp_path)
     (task,), program = plan.tasks, judge(plan, "text")
     assert program
     assert task.lengths

@@ -118,7 +118,7 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     """The plan says the window; its table is proven, and what it predicts is shorter by more than
     steps of a kind differ from their mean."""
     one = replace(asked(devices=4, packing="balanced"), layout=parse_layout("1x4"))
-    plain, plan = (built(replace(one, window=window), tmp_path) for window in (1, 4))
+    plain, plan = (built(replace(one, reorder_window=window), tmp_path) for window in (1, 4))
     (task,) = plan.tasks
     assert task.lengths
     assert task.lengths.window == 4
@@ -129,7 +129,7 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
 
 def test_a_window_is_no_longer_than_all_steps(tmp_path: Path) -> None:
     """However long a one is asked for: a table has no numbers for so many microbatches."""
-    plan = built(replace(asked(devices=1, packing="ffd"), window=60_000), tmp_path)
+    plan = built(replace(asked(devices=1, packing="ffd"), reorder_window=60_000), tmp_path)
     assert plan.tasks[0].lengths
     assert plan.tasks[0].lengths.window == STEPS
 
@@ -162,7 +162,7 @@ def test_estimates_go_by_samples_that_moved(
         return ours(trial, steps, how)
 
     monkeypatch.setattr(Trial, "step_us", noted)
-    built(replace(asked(packing="ffd"), layout=parse_layout("1x2"), window=4), tmp_path)
+    built(replace(asked(packing="ffd"), layout=parse_layout("1x2"), reorder_window=4), tmp_path)
     came = [LENGTHS[of_step(step, BATCH, len(LENGTHS))].astype(int) for step in range(STEPS)]
     assert seen
     for pool, steps in seen:

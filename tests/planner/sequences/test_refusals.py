@@ -9,7 +9,7 @@ from msgspec import structs
 from support import synthetic
 from support.texts import LENGTHS, text_task
 
-from planner import Problem, build, read_problem
+from planner import Options, Problem, build, read_problem
 from planner.inputs import parse_layout
 from planner.sequences import with_lengths
 from planner.sequences.planned import wanted
@@ -64,7 +64,7 @@ def test_packing_and_windows_are_about_lengths() -> None:
     with pytest.raises(FormatError, match=r"^--packing .* none has; leave it out"):
         with_lengths(replace(one, packing="ffd"))
     with pytest.raises(FormatError, match=r"^--reorder-window .* none has; leave it out"):
-        with_lengths(replace(one, window=2))
+        with_lengths(replace(one, reorder_window=2))
 
 
 def test_models_that_mix_sequences_are_not_packed() -> None:
@@ -91,5 +91,5 @@ def test_flags_of_measured_sizes_are_refused(given: dict[str, object], tmp_path:
     lengths.save(path, "text", LENGTHS)
     flag = f"--{next(iter(given))} does not go"
     with pytest.raises(FormatError, match=flag):
-        read_problem(str(path), **given)  # type: ignore[arg-type]
+        read_problem(str(path), Options(**given))  # type: ignore[arg-type]
     assert read_problem(str(path)).lengths["text"].tolist() == LENGTHS

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.time_indexed import shortest
 
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Objective, Want
+from planner.inputs.options import Objective
+from planner.inputs.problem import Effort, Want
 from planner.timetable.configuration import Column, Demand
 from planner.timetable.gang_search import improved
 from planner.timetable.gangs import behind, in_sets
