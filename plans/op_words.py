@@ -1,6 +1,7 @@
 """An op in words."""
 
-from plans.schema import Op, Plan, parse_id
+from plans.ops import COPIES, OpKind
+from plans.schema import Op, Plan
 
 _WORDS = {
     "F": "forward of shard {0}, microbatch {1}",
@@ -33,18 +34,18 @@ _ROLES = {"y": "x", "dy": "dx", "a": "saved", "s": "shard {0}"}  # of outputs, a
 
 def meaning(plan: Plan, op: Op) -> str:
     """An op in words: `backward of shard 3, microbatch 2, after its forward again`."""
-    name = parse_id(op.id)
-    key = name.kind
-    if key in "BI":
+    name = op.name
+    key = str(name.kind)
+    if name.kind in (OpKind.BACKWARD, OpKind.INPUT_GRAD):
         shards = plan.task(name.task).shards
         if name.number == len(shards) - 1:
             key += " last"
         elif shards[name.number].activations == "recompute":
             key += " recompute"
-    elif key == "U":
-        key += " host" if op.stream.startswith("host") else " compute"
+    elif name.kind is OpKind.UPDATE:
+        key += f" {op.queue.lane}"
     words = _WORDS[key]
-    if key in "PSX":  # a copy is named by the role of what it writes
+    if name.kind in COPIES:  # a copy is named by the role of what it writes
         role = next(iter(op.writes), name.item)
         role = _ROLES.get(role, role)
         words += " " + _WORDS.get(role, role)

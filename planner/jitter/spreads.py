@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isqrt
 from typing import NamedTuple
 
-from plans.schema import Op, Program, Shard, parse_id
+from plans.schema import Op, Program, Shard
 from plans.schema import Task as Planned
 from profiles.schema import Layer, LayerCost, Task, Time
 
@@ -47,7 +47,7 @@ def spreads(
     found = {}
     costs: dict[tuple[str, int], Sequence[tuple[Layer, LayerCost]]] = {}
     for op in program.round:
-        name, device = parse_id(op.id), _device(op)
+        name, device = op.name, _device(op)
         if name.item != "s" or name.kind not in "FBIWUN":
             continue
         key = name.task, device

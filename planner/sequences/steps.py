@@ -18,7 +18,7 @@ from planner.sequences.ways import Trial, Way
 from planner.shards import Mode
 from plans.order import task_runs
 from plans.samples import places
-from plans.schema import Op, Plan, Program, Task, parse_id
+from plans.schema import Op, Plan, Program, Task
 from plans.timing import kinds_of
 
 _NS = 1000  # in a µs
@@ -181,9 +181,9 @@ def _devices_of(ops: Sequence[Op]) -> dict[int, tuple[int, ...]]:
     """The devices of every microbatch."""
     found: dict[int, set[int]] = {}
     for op in ops:
-        name = parse_id(op.id)
+        name = op.name
         if name.item == "s" and name.kind in "FBIW":
-            found.setdefault(name.index, set()).add(_device(op))
+            found.setdefault(name.index, set()).add(op.queue.device)
     return {number: tuple(sorted(devices)) for number, devices in found.items()}
 
 
@@ -191,11 +191,7 @@ def _passes(program: Program) -> tuple[tuple[Pass, ...], ...]:
     """The passes of every device."""
     found: list[list[Pass]] = [[] for _ in range(program.devices)]
     for op in program.round:
-        name = parse_id(op.id)
+        name = op.name
         if name.item == "s" and name.kind in "FBIW":
-            found[_device(op)].append(Pass(cast("Kind", name.kind), name.number, name.index))
+            found[op.queue.device].append(Pass(cast("Kind", name.kind), name.number, name.index))
     return tuple(map(tuple, found))
-
-
-def _device(op: Op) -> int:
-    return int(op.stream.partition(".")[0])

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.jitter import Jitter
-from plans.schema import Plan, Program, parse_id
+from plans.ops import parse_id
+from plans.schema import Plan, Program
 from profiles.console import columns
 from profiles.units import show_us
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from planner.views.focus import active, known_task, on_devices, place, runs
 from planner.views.layout import receiver, spaces
 from plans.op_words import meaning
+from plans.ops import parse_id
 from plans.order import begins_away, first_steps, kept_bytes, moves_of
-from plans.schema import Move, Plan, Transfer, parse_id
+from plans.schema import Move, Plan, Transfer
 from plans.timing import PhaseName, Planned, pending, streams
 from profiles.console import columns
 from profiles.errors import FormatError

@@ -1,15 +1,23 @@
-"""Predictions for devices and tasks: compute, exposed copies, first to last op."""
+"""What each device and each task of a plan does by the plan's own times."""
 
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
-from plans.prediction import DevicePrediction, TaskPrediction
+from plans.ops import Lane
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing.intervals import exposed_copy_us
 from plans.timing.kinds import kinds_of, of_kind, runs
-from plans.timing.phases import steady_us
 from profiles.units import LARGEST
+
+
+class DeviceTimes(NamedTuple):
+    """A device's work, the time in which it only copies, and the most bytes that it needs."""
+
+    compute_us: int
+    exposed_copy_us: int
+    peak_bytes: int
 
 
 def round_reach(kind: Program | RoundKind, rounds: int) -> int:
@@ -34,7 +42,7 @@ def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[str, int]:
     )
 
 
-def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
+def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
     """Compute, exposed copies and peak bytes of every device by the plan's own times.
 
     Beyond the rounds of a run that reach into each other every further one exposes as much."""
@@ -77,7 +85,7 @@ def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
                 copied + copies[str(local)],
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
-    return tuple(DevicePrediction(*total) for total in totals)
+    return tuple(DeviceTimes(*total) for total in totals)
 
 
 def round_exposed_us(program: Program) -> list[int]:
@@ -93,22 +101,16 @@ def round_compute_us(program: Program) -> list[int]:
     """Compute time of one round of kind 0 on each of the program's devices."""
     found = [0] * program.devices
     for op in program.round:
-        device, _, kind = op.stream.partition(".")
-        if kind == "compute":
-            found[int(device)] += op.end_us - op.start_us
+        if op.queue.lane is Lane.COMPUTE:
+            found[op.queue.device] += op.end_us - op.start_us
     return found
 
 
-def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
-    """When each task's segments begin and end, and a round of the first that trains it: of several
-    kinds their mean."""
+def task_spans(plan: Plan) -> dict[str, tuple[int, int]]:
+    """When each task's first segment begins, and when its last one ends."""
     spans: dict[str, tuple[int, int]] = {}
-    rounds: dict[str, int] = {}
     for segment in plan.segments:
-        program = plan.program(segment.program)
-        for name in program.tasks:
+        for name in plan.program(segment.program).tasks:
             start, end = spans.get(name, (segment.start_us, segment.end_us))
             spans[name] = min(start, segment.start_us), max(end, segment.end_us)
-            if not program.evaluates:
-                rounds.setdefault(name, steady_us(program, segment) // segment.rounds)
-    return tuple(TaskPrediction(t.name, *spans[t.name], rounds[t.name]) for t in plan.tasks)
+    return spans

@@ -11,7 +11,8 @@ from support.cli import planner_cli, refused, succeeded
 import plans
 import profiles
 from planner.jitter import Spread, jitter, spreads
-from plans.schema import Plan, parse_id
+from plans.ops import parse_id
+from plans.schema import Plan
 from profiles.schema import LayerCost, Time
 
 ROOT = Path(__file__).parents[3]
@@ -30,8 +31,8 @@ def test_layers_vary_independently() -> None:
     name = plan.tasks[0].name
     found = _spreads(plan, profile, name)
     (measured,) = (task for task in profile.tasks if task.name == name)
-    op = next(op for op in plan.program(name).round if parse_id(op.id).kind == "F")
-    shard = plan.task(name).shards[parse_id(op.id).number]
+    op = next(op for op in plan.program(name).round if op.name.kind == "F")
+    shard = plan.task(name).shards[op.name.number]
     layers = measured.layers[shard.first_layer : shard.end_layer]
     size = plan.task(name).microbatch
     times = [next(c for c in layer.costs if c.microbatch == size).forward for layer in layers]

@@ -10,7 +10,7 @@ from msgspec import structs
 from planner.inputs import PackingName, parse_layout
 from planner.sequences import Asked, Step, steps_of
 from plans.samples import open_table, table_path
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 from plans.timing import kind_rounds, kinds_of
 from tests.planner.sequences.test_planned import BATCH, LENGTHS, LITTLE, STEPS, asked, built
 
@@ -33,7 +33,7 @@ def test_steps_take_together_what_the_ops_of_their_kinds_do(
     (program,) = plan.programs
     ops_us = 0
     for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True):
-        passes = (op for op in kind.ops if parse_id(op.id).kind in "FB")
+        passes = (op for op in kind.ops if op.name.kind in "FB")
         ops_us += rounds * sum(op.end_us - op.start_us for op in passes)
     found = _steps(plan, tmp_path)
     assert sum(one.us for one in found) == pytest.approx(ops_us, rel=2e-3)

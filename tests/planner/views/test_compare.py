@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from support import noded, sketched, timetables
 
 from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
-from plans.schema import parse_id
+from plans.ops import parse_id
+from plans.timing import device_times
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -124,7 +125,7 @@ def test_json_has_the_documented_keys_and_is_json() -> None:
     assert found["makespan_error"] == pytest.approx(0.1)
     assert found["gap"] == pytest.approx(0.1)
     assert found["lower_bound_name"] == "link"
-    exposed = sum(device.exposed_copy_us for device in plan.prediction.devices)
+    exposed = sum(device.exposed_copy_us for device in device_times(plan))
     assert found["exposed_copy_us"]["predicted"] == exposed
     assert found["peak_bytes"] == {"predicted": [5 << 20] * 2, "actual": [4 << 20] * 2}
     assert found["tasks"]["a"]["first_loss"] == 4.0
