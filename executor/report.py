@@ -10,6 +10,7 @@ from typing import Any
 from executor.records import Result, drop_text
 from executor.replay import Traffic
 from plans.schema import Plan, Task
+from plans.timing import task_spans
 from profiles import console
 from profiles.units import show_bytes, show_us
 
@@ -43,7 +44,7 @@ def to_json(
 
 
 def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
-    planned = {task.name: task.end_us for task in plan.prediction.tasks}
+    planned = {name: end_us for name, (_, end_us) in task_spans(plan).items()}
     for task in plan.tasks:
         losses, drop = result.losses[task.name], result.dropped.get(task.name)
         stop = result.stopped.get(task.name)

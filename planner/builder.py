@@ -47,7 +47,7 @@ from planner.timetable import (
     settled,
     timetable,
 )
-from plans import prove, samples, timing
+from plans import prove, samples
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
@@ -229,7 +229,7 @@ def assemble(
         tasks=tuple(_task(problem, one) for one in chosen),
         programs=tuple({p.name: p for p in programs if p.name in used}.values()),
         segments=tuple(segments),
-        prediction=Prediction(0, 0, "", 0, (), (), ()),
+        prediction=Prediction(0, 0, "", ()),
         solver=Solver(
             policy=policy,
             seed=effort.seed,
@@ -286,7 +286,8 @@ def _task(problem: Problem, one: Candidate) -> Task:
 def certified(
     problem: Problem, plan: Plan, bounds: Sequence[Bound], configuration_us: int = 0
 ) -> Plan:
-    """The plan with makespan, bounds, gap, and what each device and task does, from its own times.
+    """The plan with its makespan and its bounds.
+
     configuration_us: no schedule of its programs ends sooner."""
     disk = disk_bound(problem, plan)
     every = (*bounds, disk) if disk else tuple(bounds)
@@ -296,10 +297,7 @@ def certified(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
-        gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
         bounds=every,
-        devices=timing.predict_devices(plan),
-        tasks=timing.predict_tasks(plan),
         configuration_us=configuration_us,
     )
     return structs.replace(plan, prediction=prediction)

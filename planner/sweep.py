@@ -25,8 +25,9 @@ from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
+from plans.ops import Stream
 from plans.schema import Plan
-from plans.timing import kind_rounds, kinds_of, longest, rounds_us, step_us
+from plans.timing import device_times, kind_rounds, kinds_of, longest, rounds_us, step_us
 from profiles.codec import align
 from profiles.schema import Profile, Task
 
@@ -139,7 +140,7 @@ def outcome(plan: Plan) -> Outcome:
         bottleneck=kind,
         busy=busy,
         gap=plan.prediction.gap_ppm / 1e6,
-        peak_bytes=max(device.peak_bytes for device in plan.prediction.devices),
+        peak_bytes=max(device.peak_bytes for device in device_times(plan)),
         host_bytes=plan.host.bytes,
         layout=_layout(plan),
     )
@@ -148,14 +149,13 @@ def outcome(plan: Plan) -> Outcome:
 def bottleneck(plan: Plan) -> tuple[str, float]:
     """The kind of stream (compute, h2d, d2h, p2p, host) that is busiest in the program that runs
     longest, and for which share of its steady time."""
-    program, busy = longest(plan), Counter[str]()
+    program, busy = longest(plan), Counter[Stream]()
     for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True):
         for op in kind.ops:
-            busy[op.stream] += rounds * (op.end_us - op.start_us)
+            busy[op.queue] += rounds * (op.end_us - op.start_us)
     own = [segment for segment in plan.segments if segment.program == program.name]
     stream, us = busy.most_common(1)[0]
-    name = "host" if stream.startswith("host") else stream.partition(".")[2]
-    return name, us / max(1, sum(rounds_us(program, segment) for segment in own))
+    return str(stream.lane), us / max(1, sum(rounds_us(program, segment) for segment in own))
 
 
 def _layout(plan: Plan) -> str:

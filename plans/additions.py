@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
-from plans.schema import Op, Plan, Program, parse_id
+from plans.ops import COPIES, GRADIENTS, OpKind
+from plans.schema import Op, Plan, Program
 from profiles.schema import Count, Positive, Struct
 
 
@@ -58,19 +59,19 @@ def _sums(program: Program, task: str) -> dict[int, str]:
     held: dict[str, str] = {}  # by buffer
     found: dict[int, str] = {}
     for op in _in_order(program.round):
-        name, source = parse_id(op.id), op.reads.get("grad", "")
+        name, source = op.name, op.reads.get("grad", "")
         if name.task != task:
             continue
-        if name.kind in "BW" and "grad" in op.writes:
+        if name.kind in GRADIENTS and "grad" in op.writes:
             before = f"{held[source]}+" if source in held else ""
             held[op.writes["grad"]] = f"{before}{name.index}"
-        elif name.kind == "R":
+        elif name.kind is OpKind.REDUCE:
             # Two sums are the same in either order.
             low, high = sorted((held[source], held[op.reads["other"]]), key=_first)
             held[op.writes["grad"]] = f"({low})+({high})"
-        elif name.kind == "U" and source in held:
+        elif name.kind is OpKind.UPDATE and source in held:
             found[name.number] = held[source]
-        elif name.kind in "XSP" and source in held:
+        elif name.kind in COPIES and source in held:
             held |= dict.fromkeys(op.writes.values(), held[source])
     return found
 

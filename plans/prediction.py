@@ -10,32 +10,20 @@ class Bound(Struct, frozen=True):
     us: Count
 
 
-class DevicePrediction(Struct, frozen=True):
-    compute_us: Count
-    exposed_copy_us: Count
-    peak_bytes: Count
-
-
-class TaskPrediction(Struct, frozen=True):
-    """start_us, end_us: first op to last op of the task; round_us: one step in the steady state."""
-
-    name: Name
-    start_us: Count
-    end_us: Count
-    round_us: Count
-
-
 class Prediction(Struct, frozen=True):
     """configuration_us: no schedule of these programs ends sooner; 0: not computed."""
 
     makespan_us: Count
     lower_bound_us: Count
     lower_bound_name: str
-    gap_ppm: Count
     bounds: tuple[Bound, ...]
-    devices: tuple[DevicePrediction, ...]
-    tasks: tuple[TaskPrediction, ...]
     configuration_us: Count = 0
+
+    @property
+    def gap_ppm(self) -> int:
+        """The part of the makespan that is above the lower bound."""
+        slack = self.makespan_us - self.lower_bound_us
+        return slack * 1_000_000 // max(self.makespan_us, 1)
 
 
 class Alternative(Struct, frozen=True, kw_only=True):

@@ -3,13 +3,12 @@
 Integers only. Order within a stream and the `after` edges bind; times are predictions.
 """
 
-import re
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, Literal
 
 import msgspec
 
+from plans.ops import OpName, Stream, parse_id, parse_stream
 from plans.prediction import Prediction, Solver
 from profiles.schema import (
     LONGEST_NAME,
@@ -49,38 +48,8 @@ MoveId = Annotated[
 TransferId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.net\.X\d+$", max_length=LONGEST_NAME)
 ]
-Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
+StreamName = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
-
-_OP_ID = re.compile(
-    r"(?P<task>[^.]+)\.(?P<item>[a-z]+)(?P<number>\d*)\.(?P<kind>[A-Z])(?P<index>\d+)"
-)
-
-
-@dataclass(frozen=True)
-class OpName:
-    """An op id taken apart: `gpt-a.s3.F2` is task gpt-a, item s, number 3, kind F, index 2."""
-
-    task: str
-    item: str
-    number: int
-    kind: str
-    index: int
-
-    def __str__(self) -> str:
-        item = self.item if self.item in ("batch", "norm") else f"{self.item}{self.number}"
-        return f"{self.task}.{item}.{self.kind}{self.index}"
-
-
-@lru_cache(maxsize=1 << 16)
-def parse_id(op_id: str) -> OpName:
-    """The parts of an op id; ValueError when it is none."""
-    match = _OP_ID.fullmatch(op_id)
-    if not match:
-        raise ValueError(f"{op_id!r} is not an op name")
-    return OpName(
-        match["task"], match["item"], int(match["number"] or 0), match["kind"], int(match["index"])
-    )
 
 
 class Buffer(Struct, frozen=True):
@@ -96,13 +65,23 @@ class Op(Struct, frozen=True):
     """One timed entry. `reads` and `writes` map a role to the buffer that plays it."""
 
     id: OpId
-    stream: Stream
+    stream: StreamName
     start_us: int
     end_us: int
     after: tuple[str, ...] = ()
     reads: dict[Role, str] = {}
     writes: dict[Role, str] = {}
     transient_bytes: Count = 0
+
+    @property
+    def name(self) -> OpName:
+        """The id taken apart; ValueError where it is none."""
+        return parse_id(self.id)
+
+    @property
+    def queue(self) -> Stream:
+        """The stream taken apart; ValueError where it is none."""
+        return parse_stream(self.stream)
 
 
 class Shard(Struct, frozen=True):
@@ -211,14 +190,10 @@ class Host(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Memory of one device: the slab holds the buffers, the reserve the transients of ops.
-
-    live_bytes: the most that is alive at once in the slab, as planned; the rest is lost to gaps.
-    """
+    """Memory of one device: the slab holds the buffers, the reserve the transients of ops."""
 
     slab_bytes: Count
     reserve_bytes: Count
-    live_bytes: Count | None = None
 
 
 class RoundKind(Struct, frozen=True):

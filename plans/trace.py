@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from plans.runlog import RunLog
-from plans.schema import Op, Plan, parse_id
+from plans.schema import Op, Plan
 from plans.timing import (
     DISK,
     Planned,
@@ -144,7 +144,7 @@ def _slice(one: Planned, pid: int, tid: int, start: int, length: int, actual: bo
     if actual:
         args["predicted_us"] = one.op.end_us - one.op.start_us
     place = {"pid": pid, "tid": tid, "ts": start, "dur": length}
-    return {"ph": "X", "name": one.op.id, "cat": parse_id(one.op.id).kind, **place, "args": args}
+    return {"ph": "X", "name": one.op.id, "cat": one.op.name.kind, **place, "args": args}
 
 
 def _flows(

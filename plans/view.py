@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from plans.schema import Buffer, OpName, Program, Role, Task, parse_id
+from plans.schema import Buffer, Program, Role, Task
 from plans.timing import kinds_of, of_kind
 
 
@@ -85,20 +85,3 @@ def stored(task: Task) -> dict[str, tuple[int, Role]]:
         if shard.state_bytes:
             kept[f"{task.name}.s{number}.state"] = number, "state"
     return kept
-
-
-def site(stream: str) -> tuple[str, int]:
-    """Kind and device of a stream: `1.h2d` is ("h2d", 1); ValueError unless written canonically."""
-    left, _, right = stream.partition(".")
-    kind, device = ("host", int(right)) if left == "host" else (right, int(left))
-    if stream != (f"host.{device}" if kind == "host" else f"{device}.{kind}"):
-        raise ValueError(f"{stream!r} is not a stream name")
-    return kind, device
-
-
-def op_name(op_id: str) -> OpName:
-    """The parts of an id; ValueError for one with leading zeros or other spellings of a number."""
-    name = parse_id(op_id)
-    if op_id != str(name):
-        raise ValueError(f"{op_id!r} is not an op name")
-    return name

@@ -13,8 +13,9 @@ not hold up one that it cannot touch. Who begins without such a wait hands it on
 
 from collections.abc import Callable, Collection
 
+from plans.ops import parse_id
 from plans.order import claims, regions, with_moves, with_transfers
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 from profiles.units import LARGEST
 
 _DISK = -1  # a device that all moves use

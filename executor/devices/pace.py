@@ -14,6 +14,7 @@ An op's time begins where it would on a device that it was launched into beforeh
 import time
 from collections.abc import Callable
 
+from plans.ops import Lane
 from plans.schema import Device, Op
 
 _COARSE_S = 60e-6  # a sleep may last this much longer than asked for
@@ -27,8 +28,7 @@ def least_us(device: Device, op: Op) -> int:
     """
     if device.emulation is None or device.emulation.compute_slowdown == 1:
         return 0
-    computes = op.stream.endswith(".compute") or op.stream.startswith("host.")
-    return op.end_us - op.start_us if computes else 0
+    return op.end_us - op.start_us if op.queue.lane in (Lane.COMPUTE, Lane.HOST) else 0
 
 
 def wait_until(deadline: float, check: Callable[[], None] = lambda: None) -> None:

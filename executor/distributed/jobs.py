@@ -13,8 +13,9 @@ from executor.distributed.messages import Carried, Carry
 from executor.distributed.stores import Carrier, Copies, Job, SharedMemory
 from executor.errors import RunError
 from executor.replay import Activity, Failure, Setup
+from plans.ops import parse_id
 from plans.order import Kept, held, moved_shards, values
-from plans.schema import Buffer, Plan, parse_id
+from plans.schema import Buffer, Plan
 from plans.timing import NET, union
 from profiles.units import show_bytes
 

@@ -12,7 +12,6 @@ from executor.numerics import LossScale
 from executor.optim import Carried
 from executor.replay import TaskState
 from plans.parts import ProgramPart
-from plans.schema import parse_id
 
 Roles = Mapping[int, tuple[bool, bool]]  # by shard: it has forwards here, and updates
 
@@ -20,7 +19,7 @@ Roles = Mapping[int, tuple[bool, bool]]  # by shard: it has forwards here, and u
 def roles_of(program: ProgramPart, task: str) -> Roles:
     """The shards of a task of which a process with this part of a program has forwards or
     updates."""
-    own = [parse_id(op.id) for op in program.ops]
+    own = [op.name for op in program.ops]
     runs = {name.number for name in own if name.task == task and name.kind in "FBI"}
     updates = {name.number for name in own if name.task == task and name.kind == "U"}
     return {number: (number in runs, number in updates) for number in runs | updates}

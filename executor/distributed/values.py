@@ -18,7 +18,7 @@ from executor.errors import RunError
 from executor.numerics import Grads, Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
 from executor.workload import Content, Share
-from plans.schema import parse_id
+from plans.ops import parse_id
 
 Plain = Any  # what msgpack has: None, numbers, texts, bytes, lists, dicts with texts as keys
 

@@ -20,8 +20,9 @@ from executor.replay.task_state import TaskState
 from executor.replay.team import Team
 from executor.replay.tickets import Halt, Stopped
 from executor.shards import HostStore, Place
+from plans.ops import parse_id
 from plans.order import kept_bytes
-from plans.schema import Move, parse_id
+from plans.schema import Move
 from plans.timing import DISK
 from profiles.units import show_bytes
 

@@ -27,8 +27,7 @@ from executor.replay.tickets import ENTER, LEAVE, Job, Launch, OnDone, Stream, T
 from executor.shards import Place
 from plans.checker import value_bytes
 from plans.parts import ProgramPart, SegmentPart
-from plans.schema import Op, Role, parse_id
-from plans.view import site
+from plans.schema import Op, Role
 
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
 
@@ -86,7 +85,7 @@ class Maker:
         if op.stream not in self.sides.own:
             return None
         stream, devices, lane = self.streams[op.stream], self.segment.devices, lane_of(op.stream)
-        number = lane[1] if lane else site(op.stream)[1]
+        number = lane[1] if lane else op.queue.device
         if self.crossing and lane and op.id.endswith(READY):
             work, x = None, structs.replace(op, id=op.id.removesuffix(READY))
             ends = devices[lane[0]], devices[lane[1]]
@@ -104,7 +103,7 @@ class Maker:
     def _work(self, phase: str, op: Op, number: int) -> Work:
         """The op on device `number` of the program, with its buffers, found by name and cut to the
         bytes of the value in each role; of an X those that this process has."""
-        name, place, memory = parse_id(op.id), self.places[number], self.program.memory[number]
+        name, place, memory = op.name, self.places[number], self.program.memory[number]
         task = self.setup.tasks[name.task]
         evaluates, tokens = self.program.evaluates, self.program.tokens.get(phase, ())
         if name.kind in "FBIW":
@@ -141,7 +140,7 @@ class Maker:
         (target,) = (self.spaces[name] for name in work.op.writes.values())
         if target in self.places:
             return run_of(work)
-        ends = devices[site(work.op.stream)[1]], devices[target]
+        ends = devices[work.op.queue.device], devices[target]
         return self.crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
 
     def _locks(self, work: Work) -> list[threading.Lock]:

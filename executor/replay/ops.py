@@ -36,7 +36,8 @@ from executor.shards import (
     backward_weights,
 )
 from executor.workload import Batch, Feed, Share, held_batch
-from plans.schema import Memory, Op, OpName
+from plans.ops import OpName
+from plans.schema import Memory, Op
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
 

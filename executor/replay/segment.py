@@ -25,10 +25,10 @@ from executor.replay.tickets import (
     jobs_of,
     spans_of,
 )
+from plans.ops import parse_stream
 from plans.parts import ProgramPart, SegmentPart, phase_of
-from plans.schema import Op, parse_id
+from plans.schema import Op
 from plans.timing import RoundKinds, plan_stream
-from plans.view import site
 
 _ALL = "all streams"  # waited for at the beginning of a phase
 
@@ -132,8 +132,8 @@ class SegmentRun(SegmentActivity):
             sender, receiver = (devices[number] for number in lane)
             queue = self._setup.places[receiver].device.queue("p2p", sender)
             return Stream(f"{sender}.p2p>{receiver}", self._halt, queue, keep)
-        kind, number = site(name)
-        queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", kind))
+        number, kind = parse_stream(name)
+        queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", str(kind)))
         return Stream(plan_stream(name, devices), self._halt, queue, keep)
 
     def _failure(self, stream: Stream, text: str) -> Failure:
@@ -173,7 +173,7 @@ class SegmentRun(SegmentActivity):
         """A stream's thread: its jobs of each phase, which begins when all streams have come to
         it."""
         stream, lane = self._streams[name], lane_of(name)
-        kind, number = ("lane", lane[1]) if lane else site(name)
+        number, kind = (lane[1], "lane") if lane else parse_stream(name)
         place = self._setup.places[self._segment.devices[number]]
         unreached: deque[Mark] = deque()
         with self._failing(partial(self._failure, stream)):
@@ -302,6 +302,6 @@ def _now(stream: Stream) -> tuple[str, str, int, str] | None:
 
 def _batches(ops: Iterable[Op], task: str) -> Iterator[int]:
     """The microbatches of the task that these ops bring from its data."""
-    for name in (parse_id(op.id) for op in ops):
+    for name in (op.name for op in ops):
         if (name.task, name.item, name.kind) == (task, "batch", "P"):
             yield name.index

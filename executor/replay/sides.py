@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from plans.ops import Lane, parse_stream
 from plans.parts import ProgramPart, target_of
 from plans.schema import Op
-from plans.view import site
 
 READY, BEGUN = "/ready", "/begun"  # behind the id of an X; BEGUN behind the lane's name as well
 _THERE = "/there"  # behind the id of an op that another process runs under the same one
@@ -49,7 +49,7 @@ def sides(program: ProgramPart, rank: Callable[[int], int]) -> Sides:
         phases[phase] = made = []
         own.update(op.stream for op in part.ops)
         for op in part.ops:
-            sends = op.stream.endswith(".p2p") and target_of(op, spaces) not in program.memory
+            sends = op.queue.lane is Lane.P2P and target_of(op, spaces) not in program.memory
             made += _sent(op, f"{op.stream}>{target_of(op, spaces)}") if sends else [op]
             if ranks := part.tells.get(op.id):
                 tells[phase, op.id] = frozenset(ranks)
@@ -58,7 +58,7 @@ def sides(program: ProgramPart, rank: Callable[[int], int]) -> Sides:
             lane = f"{op.stream}>{target_of(op, spaces)}"
             own.add(lane)
             made += _taken(op, lane)
-            sender = frozenset([rank(site(op.stream)[1])])
+            sender = frozenset([rank(op.queue.device)])
             tells |= {(phase, op.id + READY): sender, (phase, op.id): sender}
             knowers[lane] = sender
         for stream, count in part.counts.items():
@@ -69,7 +69,7 @@ def sides(program: ProgramPart, rank: Callable[[int], int]) -> Sides:
 def lane_of(stream: str) -> tuple[int, int] | None:
     """The devices of a lane, sender and receiver; None for another stream."""
     left, lane, right = stream.partition(">")
-    return (site(left)[1], int(right)) if lane else None
+    return (parse_stream(left).device, int(right)) if lane else None
 
 
 def _sent(op: Op, lane: str) -> list[Op]:

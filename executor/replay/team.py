@@ -16,7 +16,7 @@ from executor.numerics import Grads
 from executor.replay.task_state import Norming
 from executor.shards import Absent
 from executor.workload import Content
-from plans.schema import OpName
+from plans.ops import OpName
 
 
 @dataclass(frozen=True)

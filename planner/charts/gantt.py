@@ -12,7 +12,7 @@ from planner.charts.bars import Bar, Row
 from planner.charts.streams import View
 from planner.views import Focus, aligned, bubble, focus, on_devices
 from plans.runlog import RunLog
-from plans.schema import Plan, Segment, parse_id
+from plans.schema import Plan, Segment
 from plans.timing import RoundKinds, of_kind
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
@@ -165,7 +165,7 @@ def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
     if len(plan.tasks) > _LEGEND_TASKS:
         handles.append(Patch(facecolor="none", label=f"… {len(plan.tasks) - _LEGEND_TASKS} more"))
     # The overview's bars are of kind B, whatever runs there.
-    present = {parse_id(op.id).kind for program in plan.programs for op in program.ops}
+    present = {op.name.kind for program in plan.programs for op in program.ops}
     present &= {bar.kind for bar in drawn if not bar.to}
     for kind, name in _KINDS.items():
         if kind in present:

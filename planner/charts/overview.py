@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.views import Focus
-from plans.schema import Plan, Segment, parse_id
+from plans.schema import Plan, Segment
 from plans.timing import DISK, phases, planned_moves, steady_us
 from profiles.units import show_us
 
@@ -87,7 +87,7 @@ def _moves(plan: Plan, rows: Mapping[str, Row]) -> list[Bar]:
     for number, sender in enumerate(senders, 1):
         stripe = _part(rows["network"], 1 - number / len(senders), 1 / len(senders))
         stripes[sender, "X"] = stripe
-    named = ((parse_id(one.op.id), one) for one in moves)
+    named = ((one.op.name, one) for one in moves)
     return [
         Bar(stripes[one.stream, name.kind], name.task, "B", (), one.start_us, one.us)
         for name, one in named

@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from planner.charts.bars import Row
 from planner.charts.streams import Names, View, stacked
 from planner.views import PASSES, ranges, receiver, shards_on, spaces, stages
-from plans.schema import Op, Plan, Program, Segment, parse_id
+from plans.ops import COPIES
+from plans.schema import Op, Plan, Program, Segment
 from plans.timing import plan_stream, rank, streams
 
 _GAP = 0.3  # between rows: arrows cross it
@@ -39,7 +40,7 @@ def view(
     places = {program.name: spaces(program) for program in plan.programs}
 
     def look(index: int, op: Op) -> tuple[Names, float | None]:
-        task, device = parse_id(op.id).task, rank(op.stream)[0]
+        task, device = op.name.task, rank(op.stream)[0]
         mine = shards[plan.segments[index].program].get((device, task), ())
         names = _names(op, alone=len(mine) < 2)
         return (names if alone else (f"{task}: {names[0]}", *names)), _tone(op, mine)
@@ -89,10 +90,10 @@ def _short(shards: tuple[int, ...]) -> str:
 def _names(op: Op, *, alone: bool) -> Names:
     """The microbatch of a pass, before it its shard if the device has others; the kind of other
     compute; the name of a copy."""
-    name = parse_id(op.id)
+    name = op.name
     if name.kind in PASSES:
         return (f"{name.index}",) if alone else (f"s{name.number}: {name.index}", f"{name.index}")
-    if not _computes(op.stream):
+    if name.kind in COPIES:
         return (op.id.partition(".")[2],)
     return (name.kind,) if alone else (f"{name.kind} s{name.number}", name.kind)
 
@@ -100,7 +101,7 @@ def _names(op: Op, *, alone: bool) -> Names:
 def _tone(op: Op, mine: tuple[int, ...]) -> float:
     """From dark to light in the order of a device's shards."""
     first, last = _TONES
-    name = parse_id(op.id)
+    name = op.name
     if len(mine) < 2 or name.number not in mine:
         return TONE
     return first + (last - first) * mine.index(name.number) / (len(mine) - 1)

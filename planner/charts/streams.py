@@ -7,7 +7,7 @@ from planner.charts.axes import Mark, Panel, top
 from planner.charts.bars import Bar, Row
 from planner.views import Window
 from plans.runlog import RunLog
-from plans.schema import Op, Plan, parse_id
+from plans.schema import Op, Plan
 from plans.timing import moves_state, phases, plan_stream, planned_moves, rank, streams
 from plans.trace import happened
 
@@ -98,7 +98,7 @@ def _bars(
 ) -> Iterator[Bar]:
     """An op's bar, if its stream has a row, and its arrow, if it is a send. times: of the first,
     how long, their period, and how many."""
-    name, moves = parse_id(op.id), moves_state(stream)
+    name, moves = op.name, moves_state(stream)
     if row := view.rows.get(stream):
         names, tone = (_names(op), None) if moves else view.look(segment, op)
         yield Bar(row, name.task, name.kind, names, *times, tone)

@@ -7,7 +7,7 @@ on one rank and stays there with its parameters; what happens between the steps 
 from collections.abc import Iterator
 
 from planner.views import ranges, shards_on, stages
-from plans.schema import Plan, Program, Shard, Task, parse_id
+from plans.schema import Plan, Program, Shard, Task
 from plans.ties import homes
 from profiles.errors import FormatError
 
@@ -68,7 +68,7 @@ def _of_program(task: Task, program: Program) -> Iterator[str]:
             yield f"{task.name}.s{stage.shards[0]} has replicas on devices {devices}"
     if idle := sorted(set(range(program.devices)) - shards_on(found).keys()):
         yield f"device {idle[0]} has no shard of {task.name}"
-    names, again = [parse_id(op.id) for op in program.round], recomputes(task)
+    names, again = [op.name for op in program.round], recomputes(task)
     for name in names:
         if name.kind in "PS" and name.item != "batch":
             yield f"{name} copies between host and device in every round; {_MEMORY}"

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from planner.exporting.expressible import expressible, recomputes
 from planner.orders import Pass
 from planner.views import PASSES
-from plans.schema import Plan, Program, Task, parse_id
-from plans.view import site
+from plans.schema import Plan, Program, Task
 from profiles.codec import pretty
 
 Row = list[Pass]
@@ -72,8 +71,8 @@ def _passes(task: Task, program: Program) -> tuple[list[Row], dict[Pass, int]]:
     within its backward; here it stands right before it."""
     rows, ends = [Row() for _ in program.memory], dict[Pass, int]()
     for op in program.round:
-        name, (stream, device) = parse_id(op.id), site(op.stream)
-        if stream != "compute" or name.kind not in PASSES:
+        name, (device, lane) = op.name, op.queue
+        if lane != "compute" or name.kind not in PASSES:
             continue
         one = Pass(name.kind, name.number, name.index)  # type: ignore[arg-type]
         if name.number == len(task.shards) - 1 and one.kind in "BI":

@@ -23,10 +23,9 @@ from planner.inputs.corrections import (
     What,
 )
 from plans.runlog import RunLog
-from plans.schema import Plan, Shard, Task, parse_id
-from plans.timing import Planned
+from plans.schema import Plan, Shard, Task
+from plans.timing import Planned, moves_state
 from plans.trace import happened
-from plans.view import site
 from profiles.errors import FormatError
 
 Times = dict[tuple[str, What], dict[int, list[float]]]  # (task, what) -> layer -> ratios
@@ -44,10 +43,10 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
     between_nodes = _between_nodes(plan)
     evaluating = {n for n, segment in enumerate(plan.segments) if segment.program in judges}
     for one in happened(plan, log):
-        name = parse_id(one.op.id)
-        if one.metered or not one.predicted_us or name.item == "batch":
+        name = one.op.name
+        if one.metered or not one.predicted_us or moves_state(one.stream) or name.item == "batch":
             continue  # a batch's copy also waits for the user's data
-        place = one.stream.partition(".")[2]
+        place = one.op.queue.lane
         if place in _DIRECTIONS:
             way = _DIRECTIONS[place]
             if name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes:
@@ -84,7 +83,7 @@ def _between_nodes(plan: Plan) -> Callable[[Planned], bool]:
 
     def between(one: Planned) -> bool:
         segment, (buffer,) = plan.segments[one.segment], one.op.writes.values()
-        ends = site(one.op.stream)[1], spaces[segment.program][buffer]
+        ends = one.op.queue.device, spaces[segment.program][buffer]
         return len({plan.devices[segment.devices[local]].node for local in ends}) > 1
 
     return between

@@ -21,7 +21,6 @@ from planner.rounds import (
     Life,
     Slab,
     Steady,
-    Stream,
     assembled,
     dependencies,
     dispatched,
@@ -30,6 +29,7 @@ from planner.rounds import (
     shortest,
 )
 from planner.shards import SCALARS_BYTES, Links
+from plans.ops import Lane, Stream
 from plans.schema import Memory, Program
 
 
@@ -63,7 +63,7 @@ class PipelineRound:
     def memory(self) -> list[Memory]:
         """The bytes that the round takes of every device."""
         return [
-            Memory(slab.bytes, reserve, slab.live_bytes)
+            Memory(slab.bytes, reserve)
             for slab, reserve in zip(self.slabs, self._reserves(), strict=True)
         ]
 
@@ -76,7 +76,7 @@ class PipelineRound:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
         queues = queued(self.entries)
         for device in range(self.strategy.devices):
-            queue = queues.get(Stream(device, "compute"), [])
+            queue = queues.get(Stream(device, Lane.COMPUTE), [])
             buffers = sum(
                 self.strategy.costs.total("buffer", shard.first, shard.end)
                 for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)

@@ -6,7 +6,7 @@ from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import Draft, Orders, Steady, dispatched, in_order, shortest
-from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.ops import Entry, queued
 from planner.rounds.program import Cycle, assembled, planned_task
 from planner.rounds.round import Round
 from planner.rounds.slab import Life, Slab
@@ -29,7 +29,6 @@ __all__ = [
     "Slab",
     "Steady",
     "Store",
-    "Stream",
     "Visit",
     "Waiting",
     "assembled",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
-from planner.rounds.ops import Entry, Stream
+from planner.rounds.ops import Entry
 from planner.shards import (
     DEVICE,
     Links,
@@ -26,7 +26,8 @@ from planner.shards import (
     pass_us,
     placed,
 )
-from plans.schema import OpName, Role
+from plans.ops import Lane, OpKind, OpName, Stream
+from plans.schema import Role
 
 _BLOCK = 999  # the index of an op that stands for many
 
@@ -128,29 +129,29 @@ class Emitter:
             yield from self.copies(visit.takes, visit.device)
 
     def _entry(self, visit: Visit) -> Entry:
-        k, kind, stream, at = visit.shard, visit.kind, "compute", self._at
+        k, kind, lane, at = visit.shard, OpKind(visit.kind), Lane.COMPUTE, self._at
         name = OpName(self.task, "s", k, kind, visit.microbatch)
         match kind:
-            case "P":
+            case OpKind.PREFETCH:
                 name = OpName(self.task, "batch", 0, kind, visit.microbatch)
                 one = self.each[visit.microbatch] if self.each else self.costs
-                us, stream = self.links.prefetch_us(one.batch_bytes * visit.each), "h2d"
+                us, lane = self.links.prefetch_us(one.batch_bytes * visit.each), Lane.H2D
                 work = _Work(us, [], ["batch"])
-            case "F":
+            case OpKind.FORWARD:
                 work = self._forward(visit)
-            case "B" | "I" | "W":
+            case OpKind.BACKWARD | OpKind.INPUT_GRAD | OpKind.WEIGHT_GRAD:
                 work = self._backward(visit)
-            case "R":
+            case OpKind.REDUCE:
                 grad, other = self.shards[k].grad_bytes, ["grad", "other"]
                 work = _Work(self.links.add_us(grad), cast("list[Role]", other), ["grad"])
-            case "N":
+            case OpKind.NORM:
                 work = self._note(k)
             case _:
                 work = self._update(k)
                 if self.modes[k].update == "host":
-                    stream, at = "host", self._at_host
+                    lane, at = Lane.HOST, self._at_host
         reads, writes = at(visit, work.reads), at(visit, work.writes)
-        place = Stream(visit.device, stream)
+        place = Stream(visit.device, lane)
         return Entry(name, place, work.us, reads, writes, work.transient_bytes)
 
     def copies(self, copies: Iterable[Copy | Send], device: int = DEVICE) -> Iterator[Entry]:
@@ -164,24 +165,24 @@ class Emitter:
                 continue
             there, here = f"{self.task}.{copy.host}", placed(device, copy.value)
             if copy.kind == "S":
-                us, stream = self.links.spill_us(copy.bytes), Stream(device, "d2h")
+                us, stream = self.links.spill_us(copy.bytes), Stream(device, Lane.D2H)
                 reads, writes = {copy.role: here}, {copy.role: there}
             else:
-                us, stream = self.links.prefetch_us(copy.bytes), Stream(device, "h2d")
+                us, stream = self.links.prefetch_us(copy.bytes), Stream(device, Lane.H2D)
                 reads, writes = {copy.role: there}, {copy.role: here}
             if cast:
                 us = self.links.cast_us(copy.bytes)
                 reads = {"state": f"{self.task}.s{copy.number}.state"}
-            yield Entry(self._copy_name(copy, copy.kind), stream, us, reads, writes)
+            yield Entry(self._copy_name(copy, OpKind(copy.kind)), stream, us, reads, writes)
 
     def _sent(self, send: Send) -> Entry:
         """X: a copy from device to device."""
         here, there = placed(send.device, send.value), placed(send.to, send.target)
-        name, stream = self._copy_name(send, "X"), Stream(send.device, "p2p")
+        name, stream = self._copy_name(send, OpKind.SEND), Stream(send.device, Lane.P2P)
         us = self.links.send_us(send.bytes, send.device, send.to)
         return Entry(name, stream, us, {send.role: here}, {send.role: there})
 
-    def _copy_name(self, copy: Copy | Send, kind: str) -> OpName:
+    def _copy_name(self, copy: Copy | Send, kind: OpKind) -> OpName:
         key, index = (kind, copy.item, copy.number), copy.index
         if index is None:
             index = self.copied[key] = self.copied.get(key, -1) + 1
@@ -271,7 +272,8 @@ class Emitter:
             writes |= {f"{role}{k}.{m}": at for role, at in self._at(inner, makes).items()}
             if m == visit.microbatch:
                 us += (k < self.last) * forward_us(cost, mode) + backward_us(cost, mode)
-        name, stream = OpName(self.task, "s", first, "F", _BLOCK), Stream(visit.device, "compute")
+        name = OpName(self.task, "s", first, OpKind.FORWARD, _BLOCK)
+        stream = Stream(visit.device, Lane.COMPUTE)
         return Entry(name, stream, us * visit.each, reads, writes)  # type: ignore[arg-type]
 
 

@@ -13,8 +13,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.rounds.ops import Entry, Stream
+from planner.rounds.ops import Entry
 from planner.rounds.timeline import Needs, execution_order
+from plans.ops import Stream
 
 Clock = NDArray[np.int32]
 

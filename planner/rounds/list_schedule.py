@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 
-from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.ops import Entry, queued
 from planner.rounds.timeline import Deadlock, Needs, Settled, settled
+from plans.ops import Lane, Stream
 
 _ROUNDS = 4
 
@@ -48,7 +49,7 @@ class Draft:
         """The ops with what they wait for; by default wanted in the order of meaning."""
         us, streams = [entry.us for entry in entries], [entry.stream for entry in entries]
         queues = sorted(queued(entries).items())
-        chains = tuple(tuple(queue) for stream, queue in queues if stream.kind == "compute")
+        chains = tuple(tuple(queue) for stream, queue in queues if stream.lane is Lane.COMPUTE)
         return cls(us, streams, needs, rank or range(len(entries)), movable, chains)
 
     @cached_property
@@ -118,7 +119,7 @@ def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
         (
             starts[at]
             for at, stream in enumerate(draft.streams)
-            if stream.kind == "h2d" and at not in draft.movable
+            if stream.lane is Lane.H2D and at not in draft.movable
         ),
         default=0,
     )

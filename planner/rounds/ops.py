@@ -1,6 +1,6 @@
 """The ops of a program before they have times, typed: text is written once, when they have them.
 
-Who an op is (`plans.schema.OpName`), where it runs (`Stream`), how long it takes and what it
+Who an op is and where it runs (`plans.ops`), how long it takes and what it
 touches. A program's ops follow each other in the order of their meaning: running them one by one
 would be right.
 """
@@ -8,17 +8,8 @@ would be right.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plans.schema import Op, OpName, Role
-
-
-class Stream(NamedTuple):
-    """A queue of a device, or the host's for the updates of what that device trains."""
-
-    device: int
-    kind: str  # "compute", "h2d", "d2h" or "host"
-
-    def __str__(self) -> str:
-        return f"host.{self.device}" if self.kind == "host" else f"{self.device}.{self.kind}"
+from plans.ops import OpName, Stream
+from plans.schema import Op, Role
 
 
 class Entry(NamedTuple):

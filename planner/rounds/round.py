@@ -39,7 +39,8 @@ from planner.rounds.program import Cycle, assembled
 from planner.rounds.shard_major import PARAM, ShardMajor
 from planner.rounds.slab import Ledger, Slab, stretched
 from planner.shards import Clock, Links, Slots, Strategy, slots_of
-from plans.schema import Memory, OpName, Program
+from plans.ops import Lane, OpKind, OpName
+from plans.schema import Memory, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
 
@@ -82,16 +83,16 @@ class Round:
         rank = list(range(len(entries)))
         scratch = Scratch.of(self.slots)
         for place, k in enumerate(scratch.order):
-            rank[position[OpName(task, "s", k, "U", 0)]] = place
+            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
         shards = range(len(self.strategy.shards))
-        loads = (position.get(OpName(task, "s", k, "P", PARAM)) for k in shards)
-        norms = position.get(OpName(task, "norm", 0, "S", 0))
+        loads = (position.get(OpName(task, "s", k, OpKind.PREFETCH, PARAM)) for k in shards)
+        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
             again = {(v.role, v.number): v.out.again for v in self.slots.values if v.out}
             for at, item in enumerate(entries):
-                if item.stream.kind == "d2h" and at != norms:
+                if item.stream.lane is Lane.D2H and at != norms:
                     rank[at] = again[next(iter(item.reads)), item.name.number]
         needs = dependencies(entries, {**self.slab.before, **scratch.before})
         return Draft.of(entries, needs, rank, frozenset(at for at in loads if at is not None))
@@ -123,7 +124,7 @@ class Round:
         found = {names[at].number: 1 for at in state.cycle if names[at].item not in shared}
         us, starts, period = self.draft.us, state.starts, state.period_us
         for stream, queue in orders.queues.items():
-            if stream.kind != "compute":
+            if stream.lane is not Lane.COMPUTE:
                 continue
             before = starts[queue[-1]] + us[queue[-1]] - period
             for at in queue:
@@ -153,7 +154,7 @@ class Round:
     @property
     def memory(self) -> Memory:
         """The bytes of the device that the round takes."""
-        return Memory(self.slab.bytes, self.strategy.reserve_bytes, self.slab.live_bytes)
+        return Memory(self.slab.bytes, self.strategy.reserve_bytes)
 
     def entering(self, moved: Collection[int]) -> list[Entry]:
         """Loads of what stays on the device, and for the first round of what rounds load for the

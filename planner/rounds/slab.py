@@ -108,11 +108,6 @@ class Slab:
         return max((life.offset + life.value.bytes for life in self.placed), default=0)
 
     @property
-    def live_bytes(self) -> int:
-        """The most bytes ever alive at once."""
-        return max(alive(self.placed, self.steps), default=0)
-
-    @property
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(b for life in self.placed for b in buffers_of(life.value, life.offset))
 

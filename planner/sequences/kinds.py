@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from planner.lowering import PipelineRound
 from planner.rounds import Cycle, Emitter, Entry, Needs, Orders, settled
 from planner.shards import MicrobatchCost
-from plans.schema import OpName, Program, RoundKind
+from plans.ops import OpName
+from plans.schema import Program, RoundKind
 
 Array = NDArray[np.int64]
 

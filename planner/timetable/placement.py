@@ -31,7 +31,7 @@ from planner.timetable.spread import spread
 from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
-from plans.timing import duration_us
+from plans.timing import duration_us, task_spans
 from profiles.schema import Task
 from profiles.units import show_us
 
@@ -188,9 +188,9 @@ def _run(
 def in_time(problem: Problem, plan: Plan) -> None:
     """Infeasible when a task ends after its deadline: the one that is latest."""
     late = {
-        task.name: task.end_us - due
-        for task in plan.prediction.tasks
-        if (due := problem.wants.get(task.name, Want()).deadline_us) is not None
+        name: end_us - due
+        for name, (_, end_us) in task_spans(plan).items()
+        if (due := problem.wants.get(name, Want()).deadline_us) is not None
     }
     worst = max(late, key=lambda name: late[name], default=None)
     if worst is None or late[worst] <= 0:

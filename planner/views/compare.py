@@ -7,16 +7,18 @@ from statistics import median
 
 from planner.views.pace import Pace, Slow, paces, slowest
 from plans.runlog import DropRecord, RunLog
-from plans.schema import Op, Plan, parse_id
+from plans.schema import Op, Plan
 from plans.timing import (
     DISK,
     NET,
     Planned,
+    device_times,
     exposed_copy_us,
     kinds_of,
     moves_state,
     planned_moves,
     runs,
+    task_spans,
     timeline,
 )
 from plans.trace import happened
@@ -100,10 +102,10 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     for one in timed:
         kinds.setdefault(_kind_of(one), []).append(one)
     errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
-    prediction, end = plan.prediction, log.end
-    whole = Ratio(prediction.makespan_us, end.actual_us if end else 0)
-    spans = {task.name: task.end_us - task.start_us for task in prediction.tasks}
-    copies = {str(n): device.exposed_copy_us for n, device in enumerate(prediction.devices)}
+    end, devices = log.end, device_times(plan)
+    whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
+    spans = {name: end_us - start_us for name, (start_us, end_us) in task_spans(plan).items()}
+    copies = {str(n): device.exposed_copy_us for n, device in enumerate(devices)}
     missing = _missing(plan, ops, {drop.task for drop in log.drops})
     if missing.count or log.drops:
         ops, planned = _as_planned(plan, ops)
@@ -125,11 +127,10 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
             Ratio(copies.get(str(number), 0), exposed.get(str(number), 0))
-            for number in range(len(prediction.devices))
+            for number in range(len(devices))
         ),
         peaks=tuple(
-            Ratio(device.peak_bytes, peaks.get(number))
-            for number, device in enumerate(prediction.devices)
+            Ratio(device.peak_bytes, peaks.get(number)) for number, device in enumerate(devices)
         ),
         paces=pace,
         missing=missing,
@@ -154,7 +155,7 @@ def _times_of(ops: Sequence[Planned]) -> Ratio:
 
 def _kind_of(one: Planned) -> str:
     """An op's kind; `disk S` and `disk P` are moves of whole tasks, `net X` is a transfer."""
-    kind = parse_id(one.op.id).kind
+    kind = one.op.name.kind
     return f"{one.stream.split('.')[0]} {kind}" if moves_state(one.stream) else kind
 
 
@@ -190,7 +191,7 @@ def _spans(ops: Iterable[Planned]) -> dict[str, int]:
     """From each task's first op to its last."""
     spans: dict[str, tuple[int, int]] = {}
     for one in (one for one in ops if not moves_state(one.stream)):
-        name = parse_id(one.op.id).task
+        name = one.op.name.task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
     return {name: end - start for name, (start, end) in spans.items()}
@@ -203,7 +204,7 @@ def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
 
 def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Missing:
     def expected(op: Op) -> bool:
-        return parse_id(op.id).task not in dropped
+        return op.name.task not in dropped
 
     once = {p.name: sum(map(expected, (*p.enter, *p.leave))) for p in plan.programs}
     each = {p.name: [sum(map(expected, one.ops)) for one in kinds_of(p)] for p in plan.programs}

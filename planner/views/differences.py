@@ -8,6 +8,7 @@ from planner.views.layout import bubble, layout, stages
 from planner.views.stalls import parts_of_round
 from planner.views.summary import mean_completion_us
 from plans.schema import Plan, Program, Shard
+from plans.timing import device_times
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -73,7 +74,8 @@ def _rows(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str, st
 
 
 def _whole(plan: Plan) -> dict[str, str]:
-    p, mean = plan.prediction, max(plan.prediction.makespan_us, 1) * len(plan.devices)
+    p, used = plan.prediction, device_times(plan)
+    mean = max(p.makespan_us, 1) * len(used)
     budgets = Counter(show_bytes(device.budget_bytes) for device in plan.devices)
     return {
         "devices": ", ".join(f"{count} of {size}" for size, count in budgets.items()),
@@ -82,9 +84,9 @@ def _whole(plan: Plan) -> dict[str, str]:
         "lower bound": f"{show_us(p.lower_bound_us)}, {p.lower_bound_name}",
         "gap": f"{p.gap_ppm / 1e4:.2f} %",
         "mean completion": show_us(mean_completion_us(plan)),
-        "compute busy": f"{sum(d.compute_us for d in p.devices) / mean:.1%}",
-        "exposed copies": show_us(sum(d.exposed_copy_us for d in p.devices)),
-        "peak of a device": show_bytes(max(d.peak_bytes for d in p.devices)),
+        "compute busy": f"{sum(d.compute_us for d in used) / mean:.1%}",
+        "exposed copies": show_us(sum(d.exposed_copy_us for d in used)),
+        "peak of a device": show_bytes(max(d.peak_bytes for d in used)),
         "host store": show_bytes(plan.host.bytes),
         "segments": str(len(plan.segments)),
         "waits on disk": str(len(plan.disk.moves)) + " moves" if plan.disk else "none",

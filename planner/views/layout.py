@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from plans.schema import Op, Program, parse_id
+from plans.schema import Op, Program
 from plans.timing import rank, round_compute_us
 
 PASSES = "FBIW"
@@ -27,7 +27,7 @@ def stages(program: Program, task: str) -> list[Stage]:
     counted = "F" if program.evaluates else "BI"  # one for each microbatch
     runs: dict[int, Counter[int]] = {}
     for op in program.round:
-        name = parse_id(op.id)
+        name = op.name
         if name.task == task and name.item == "s" and name.kind in PASSES:
             runs.setdefault(name.number, Counter())[rank(op.stream)[0]] += name.kind in counted
     found: dict[tuple[tuple[int, int], ...], list[int]] = {}
@@ -82,7 +82,7 @@ def spaces(program: Program) -> dict[str, int]:
 
 def receiver(op: Op, spaces: Mapping[str, int]) -> int | None:
     """The device, by its number in the program, that a send writes to; None for other ops."""
-    if parse_id(op.id).kind != "X":
+    if op.name.kind != "X":
         return None
     return next((spaces[name] for name in op.writes.values() if name in spaces), None)
 

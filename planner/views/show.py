@@ -14,9 +14,17 @@ from planner.views.summary import (
     traffic,
     waited_us,
 )
+from plans.ops import parse_id
 from plans.order import node_count, store_bytes
-from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
-from plans.timing import kind_rounds, kinds_of, rank, round_compute_us, round_exposed_us
+from plans.schema import Device, Op, Plan, Program, Shard, Task
+from plans.timing import (
+    device_times,
+    kind_rounds,
+    kinds_of,
+    rank,
+    round_compute_us,
+    round_exposed_us,
+)
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
@@ -64,7 +72,7 @@ def _marks(plan: Plan) -> str:
 def _result(plan: Plan) -> str:
     p = plan.prediction
     cut = " (search stopped by its time limit)" if plan.solver.status == "time-limit" else ""
-    mean = f", mean completion {show_us(mean_completion_us(plan))}" if len(p.tasks) > 1 else ""
+    mean = f", mean completion {show_us(mean_completion_us(plan))}" if len(plan.tasks) > 1 else ""
     return (
         f"makespan {show_us(p.makespan_us)}, {p.lower_bound_name} bound "
         f"{show_us(p.lower_bound_us)}, gap {p.gap_ppm / 1e4:.2f} %{mean}{cut}"
@@ -75,7 +83,7 @@ def _devices(plan: Plan) -> list[tuple[str, ...]]:
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
     rows: list[tuple[int, tuple[str, ...]]] = []
-    for number, (device, p) in enumerate(zip(plan.devices, plan.prediction.devices, strict=True)):
+    for number, (device, p) in enumerate(zip(plan.devices, device_times(plan), strict=True)):
         sizes = map(show_bytes, (device.budget_bytes, p.peak_bytes))
         busy = p.compute_us / makespan
         times = (f"{busy:.1%}", f"{1 - busy:.1%}", show_us(p.exposed_copy_us))
@@ -106,7 +114,7 @@ def _folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int]
 
 def _shares(plan: Plan) -> list[str]:
     """A line on how several devices spend their time, and which of them no segment is on."""
-    told = plan.prediction.devices
+    told = device_times(plan)
     if len(told) == 1:
         return []
     every = len(told) * max(plan.prediction.makespan_us, 1)
@@ -229,15 +237,13 @@ def _segments(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[tuple[str, ...]]:
-    """Each program's slab, the most that is alive in it, and the share lost to gaps."""
-    rows: list[tuple[str, ...]] = [("program", "slab", "alive", "waste", "reserve")]
+    """Each program's slab and reserve."""
+    rows: list[tuple[str, ...]] = [("program", "slab", "reserve")]
     for program in plan.programs[:_MOST_RUNS]:
         numbers, own = _first_devices(plan, program), list[tuple[int, tuple[str, ...]]]()
         for number, memory in zip(numbers, program.memory, strict=True):
-            live = memory.slab_bytes if memory.live_bytes is None else memory.live_bytes
-            waste = 1 - live / max(1, memory.slab_bytes)
-            sizes = (show_bytes(memory.slab_bytes), show_bytes(live), f"{waste:.1%}")
-            own.append((number, (*sizes, show_bytes(memory.reserve_bytes))))
+            sizes = show_bytes(memory.slab_bytes), show_bytes(memory.reserve_bytes)
+            own.append((number, sizes))
         for alike, row in _folded(own)[:_MOST_DEVICES]:
             name = program.name if program.devices == 1 else f"{program.name}, {on_devices(alike)}"
             rows.append((name, *row))

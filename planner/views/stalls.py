@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from plans.schema import Op, Plan, Program, Shard, parse_id
-from plans.timing import rank
+from plans.ops import Lane, parse_id
+from plans.schema import Op, Plan, Program, Shard
 from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
@@ -82,7 +82,7 @@ def _found(program: Program, *devices: int) -> Iterator[_Wait]:
 
 
 def _part(op: Op) -> str:
-    return "forward" if parse_id(op.id).kind == "F" else "backward"
+    return "forward" if op.name.kind == "F" else "backward"
 
 
 def _waits(program: Program, queues: dict[str, list[Op]]) -> Waits:
@@ -123,9 +123,9 @@ def parts_of_round(program: Program, shards: Mapping[str, Sequence[Shard]]) -> d
     shards: of each task."""
     parts: Counter[str] = Counter()
     for op in program.round:
-        if op.stream.endswith(".compute"):
+        if op.queue.lane is Lane.COMPUTE:
             again = _recomputed(op.id, shards)
-            part = _COMPUTED.get(parse_id(op.id).kind, "copies within the device")
+            part = _COMPUTED.get(op.name.kind, "copies within the device")
             parts["forwards computed again" if again else part] += op.end_us - op.start_us
     for stall in stalls(program, *range(program.devices)):
         parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
@@ -139,10 +139,9 @@ def _load(queue: list[Op]) -> int:
 def _resource(op: Op, device: int) -> str:
     """The stream's kind; compute of its own in the way of a device's copy means that its memory is
     not free yet."""
-    kind = "host" if op.stream.startswith("host") else op.stream.partition(".")[2]
-    if kind != "compute":
-        return kind
-    return "memory" if rank(op.stream)[0] == device else "others"
+    if op.queue.lane is not Lane.COMPUTE:
+        return op.queue.lane
+    return "memory" if op.queue.device == device else "others"
 
 
 def diagnosis(plan: Plan) -> list[str]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
+from plans.ops import parse_id
 from plans.order import kept_bytes, store_bytes, waits_for
-from plans.schema import Buffer, Plan, Program, Task, parse_id
-from plans.timing import kind_rounds, kinds_of, step_us, union
+from plans.schema import Buffer, Plan, Program, Task
+from plans.timing import device_times, kind_rounds, kinds_of, step_us, task_spans, union
 
 
 def summary(plan: Plan) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def summary(plan: Plan) -> dict[str, Any]:
     kinds: of programs with several kinds of rounds, the tokens of each kind's microbatches, its
     period and all its rounds. steps: what a step of each task is, in words.
     """
-    prediction = plan.prediction
+    prediction, devices = plan.prediction, device_times(plan)
     periods = {program.name: program.period_us for program in plan.programs}
     return {
         "makespan_us": prediction.makespan_us,
@@ -38,8 +39,8 @@ def summary(plan: Plan) -> dict[str, Any]:
         "configuration_us": prediction.configuration_us,
         "mean_completion_us": mean_completion_us(plan),
         "bounds": {bound.name: bound.us for bound in prediction.bounds},
-        "exposed_copy_us": sum(device.exposed_copy_us for device in prediction.devices),
-        "peak_bytes": [device.peak_bytes for device in prediction.devices],
+        "exposed_copy_us": sum(device.exposed_copy_us for device in devices),
+        "peak_bytes": [device.peak_bytes for device in devices],
         "host_bytes": plan.host.bytes,
         "host": host_bytes(plan),
         "node_host_bytes": store_bytes(plan),
@@ -80,7 +81,7 @@ def step_words(task: Task) -> str:
 
 def mean_completion_us(plan: Plan) -> int:
     """The mean of the tasks' ends."""
-    ends = [task.end_us for task in plan.prediction.tasks]
+    ends = [end_us for _, end_us in task_spans(plan).values()]
     return round(sum(ends) / len(ends))
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from plans.checker.graphs import Load, heaviest
+from plans.ops import Lane, OpName
 from plans.order import Stays
-from plans.schema import Buffer, Host, OpName, Plan, Program, Task
+from plans.schema import Buffer, Host, Op, Plan, Program, Task
 from plans.ties import crossing
 from plans.timing import scaled
-from plans.view import View, by_kind, op_name, site, stored
+from plans.view import View, by_kind, stored
 from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -54,11 +55,11 @@ def _most_bytes(name: OpName, role: str, task: Task) -> int:
     return sizes.get(role, shard.in_bytes)
 
 
-def values_fit(view: View) -> Iterator[str]:
-    """Every value fits its buffer; told once for each buffer and kind of value."""
+def values_fit(view: View, ops: Iterable[Op]) -> Iterator[str]:
+    """Every value of these ops fits its buffer; told once for each buffer and kind of value."""
     told: set[tuple[str, str, int, str]] = set()
-    for op in view.program.ops:
-        name = op_name(op.id)
+    for op in ops:
+        name = op.name
         for role, buffer_name in (*op.reads.items(), *op.writes.items()):
             needed = value_bytes(name, role, view.tasks[name.task], view.program.tokens)
             buffer = view.buffers[buffer_name]
@@ -189,9 +190,8 @@ def memory_fits(view: View) -> Iterator[str]:
     for one in by_kind(view):
         hungry: dict[int, list[Load]] = {}  # by device
         for stream, load in heaviest(one).items():
-            kind, local = site(stream)
-            if kind != "host":
-                hungry.setdefault(local, []).append(load)
+            if stream.lane is not Lane.HOST:
+                hungry.setdefault(stream.device, []).append(load)
         for local, memory in enumerate(program.memory):
             yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
@@ -212,9 +212,8 @@ def updating(view: View) -> dict[int, int]:
     found: dict[int, int] = {}
     for one in by_kind(view):
         for stream, load in heaviest(one).items():
-            kind, device = site(stream)
-            if kind == "host":
-                found[device] = max(found.get(device, 0), load.bytes)
+            if stream.lane is Lane.HOST:
+                found[stream.device] = max(found.get(stream.device, 0), load.bytes)
     return found
 
 

@@ -6,30 +6,26 @@ times, graphs, disk, network, lengths, and whole tasks here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from msgspec import structs
-
 from plans.checker.alike import likeness
-from plans.checker.alive import live_bytes
 from plans.checker.capacity import (
     devices_fit,
     foreign_writes,
     host_fits,
-    kept,
     memory_fits,
     stores,
     updates_fit,
     values_fit,
 )
 from plans.checker.concurrent import shared_bytes
+from plans.checker.context import Context, KindContext, ProgramContext, Rule, ask
 from plans.checker.graphs import activations, kept_graphs, left_over
 from plans.checker.lengths import (
     Pair,
     following,
     kinds_shape,
-    known_kinds,
     lengths_shape,
     pairs,
     runs_shape,
@@ -40,25 +36,22 @@ from plans.checker.network import (
     carried_bytes,
     ledger,
     nodes_shape,
-    on_nodes,
-    spread,
     states_found,
     transfer_order,
     transfer_times,
     transfers_shape,
-    ways,
     ways_few,
 )
-from plans.checker.order import cycles, linearise, phases
+from plans.checker.order import cycles
 from plans.checker.races import own_conflicts, races
 from plans.checker.roles import casts
-from plans.checker.shape import known, plan_shape, program_shape
+from plans.checker.shape import plan_shape, program_shape
 from plans.checker.symbolic import versions
-from plans.checker.times import certificate, phase_times, predictions, segment_times
-from plans.order import Stays, evaluations, move_order, move_times, moves_shape
+from plans.checker.times import certificate, phase_times, segment_times
+from plans.order import evaluations, move_order, move_times, moves_shape
 from plans.schema import Plan, Task
 from plans.ties import tie_rules
-from plans.view import View, by_kind, view
+from plans.view import view
 from profiles.findings import Findings
 
 
@@ -74,161 +67,71 @@ def violations(plan: Plan) -> list[str]:
 
 def findings(plan: Plan) -> Findings:
     """Every rule that `plan` breaks."""
-    found = Findings()
-    named = not found.add("names", plan_shape(plan))
-    found.add("kinds", lengths_shape(plan))
-    found.add("kinds", runs_shape(plan))
-    plan, nodes = known_kinds(known(plan)), len({device.node for device in plan.devices})
-    found.add("host store", host_fits(plan, nodes))
-    linked = not (found.add("nodes", nodes_shape(plan)) | found.add("nodes", transfers_shape(plan)))
-    # Moves that make no sense would let everything else look wrong, or right.
-    moved = not found.add("disk", moves_shape(plan))
-    stays = Stays(plan if moved else structs.replace(plan, disk=None))
-    if moved:
-        found.add("host store", stores(plan, stays))
-        found.add("disk", move_order(plan))
-        found.add("disk", move_times(plan))
-    for task in plan.tasks:
-        found.add("tasks", _whole(task))
-        found.add("tasks", tie_rules(task))
-        found.add("tasks", activations(task))
-        found.add("tasks", casts(task))
-    found.add("tasks", left_over(plan))
-    found.add("steps", _steps(plan))
-    found.add("evaluations", evaluations(plan))
-    sound = _programs(found, plan, stays if moved else None, nodes)
-    found.add("devices", _placed(plan, sound))
-    if named and linked and len(sound) == len(plan.programs):
-        _between(found, plan, sound, nodes)
-    if moved:
-        found.add("segments", shared_bytes(plan, sound, stays))
-    found.add("times", segment_times(plan))
-    found.add("prediction", certificate(plan))
-    if named and not found.total:  # of nonsense nothing follows
-        found.add("prediction", predictions(plan))
+    found, context = Findings(), Context(plan)
+    broken = ask(found, _PLAN, context)
+    _programs(found, context, broken)
+    if len(context.views) < len(plan.programs):
+        broken.add("programs")
+    ask(found, _TOGETHER, context, broken=broken)
     return found
 
 
-def _between(found: Findings, plan: Plan, sound: dict[str, View], nodes: int) -> None:
-    """Violations between nodes, of a plan of sound shape."""
-    if nodes > 1:
-        found.add("nodes", states_found(plan))
-        found.add("nodes", ledger(plan, sound))
-    if plan.net:
-        found.add("nodes", carried_bytes(plan))
-        found.add("nodes", transfer_order(plan))
-        found.add("times", transfer_times(plan))
-
-
-def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> dict[str, View]:
-    """Look at every program; those of sound shape, by name. `stays`: None where moves make no
-    sense."""
-    tasks = {task.name: task for task in plan.tasks}
-    host = {buffer.name: buffer for buffer in plan.host.buffers}
-    extents = kept(plan)
-    placed = ways(plan)
-    found.add("nodes", ways_few(placed))
+def _programs(found: Findings, context: Context, broken: Collection[str]) -> None:
+    """Look at every program; those that are alike are proven once."""
     possible = [
         program
-        for program in plan.programs
-        if not found.add("kinds", kinds_shape(program, tasks, len(placed.get(program.name, ()))))
+        for program in context.plan.programs
+        if not found.add(
+            "kinds", kinds_shape(program, context.tasks, len(context.ways.get(program.name, ())))
+        )
     ]
-    after = pairs(plan, {program.name for program in possible})
-    sound: dict[str, View] = {}
+    after = pairs(context.plan, {program.name for program in possible})
     # Likenesses, with the ways and the pairs of kinds, of sound ones.
     proven: set[tuple[bytes, frozenset[Nodes], frozenset[Pair]]] = set()
     for program in possible:
-        where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
-        what = view(program, tasks, host)
-        if found.add("ops", program_shape(what, host), where):
+        where = f" [program {program.name!r}]" if len(context.plan.programs) > 1 else ""
+        what = view(program, context.tasks, context.host)
+        one = ProgramContext(context, what, where, after[program.name])
+        if "shape" in ask(found, _SHAPE, one, where, broken):
             continue
-        sound[program.name] = what
-        if stays:
-            found.add("host store", foreign_writes(what, extents, stays, nodes), where)
-        own = placed.get(program.name, {(): ()})
-        alike = likeness(what), frozenset(own), after[program.name]
+        context.views[program.name] = what
+        placed = context.ways.get(program.name, {(): ()})
+        alike = likeness(what), frozenset(placed), one.after
         if alike not in proven:
             before = found.total
-            first = islice(own.values(), MOST_WAYS)
-            _inside(found, what, where, first, after[program.name])
-            if nodes == 1:
-                found.add("memory", updates_fit(what, plan.host), where)
+            _inside(found, one, islice(placed.values(), MOST_WAYS))
             proven |= {alike} if found.total == before else set()
-    return sound
 
 
-def _inside(
-    found: Findings, what: View, where: str, placed: Iterable[Nodes], after: frozenset[Pair]
-) -> None:
-    """Violations inside a program of sound shape; programs that are alike are judged once.
+def _inside(found: Findings, program: ProgramContext, placed: Iterable[Nodes]) -> None:
+    """Violations inside a program of sound shape.
 
-    placed: the nodes of its devices, in every way in which segments run it. after: its kinds of
-    rounds that come one after the other."""
-    found.add("memory", memory_fits(what), where)
-    kinds, marks = by_kind(what), _marks(what, where)
-    rounds = [kinds[0], *map(_rounds_alone, kinds[1:])]  # what all kinds share is looked at once
-    rings = [_ops(found, one, mark) for one, mark in zip(rounds, marks, strict=True)]
-    if any(rings):
-        return
-    for one, mark in zip(rounds, marks, strict=True):
-        found.add("times", phase_times(one.program, phases(one.program)), mark)
-    enter, _, leave = map(linearise, phases(kinds[0].program))
-    orders = [[enter, linearise(phases(one.program)[1]), leave] for one in kinds]
-    wrong = False
-    for nodes in placed:
-        wrong |= _stores(found, spread(what, nodes), orders, after, where + on_nodes(nodes))
-    for one, order, mark in zip(kinds, orders, marks, strict=True) if not wrong else ():
-        found.add("memory", live_bytes(one, phases(one.program), order), mark)
+    placed: the nodes of its devices, in every way in which segments run it."""
+    broken = ask(found, _PROGRAM, program, program.where)
+    for kind in program.kinds:
+        broken |= ask(found, _KIND, kind, kind.where)
+    for nodes in placed if "cycles" not in broken else ():
+        one, wrong = program.on(nodes), set[str]()
+        for kind in one.kinds:
+            wrong |= ask(found, _VALUES, kind, kind.where)
+        ask(found, _FOLLOWING, one, one.where, wrong)
 
 
-def _marks(what: View, where: str) -> list[str]:
-    """The ends of violations of each kind of rounds."""
-    count = len(by_kind(what))
-    return [f" [kind {number}]{where}" if count > 1 else where for number in range(count)]
-
-
-def _rounds_alone(what: View) -> View:
-    return what._replace(program=structs.replace(what.program, enter=(), leave=()))
-
-
-def _ops(found: Findings, what: View, where: str) -> bool:
-    """Violations of the ops of a program one by one; True if some wait for themselves."""
-    found.add("memory", values_fit(what), where)
-    found.add("graphs", kept_graphs(what), where)
-    own = (line for op in what.program.ops for line in own_conflicts(op, what.buffers))
-    found.add("races", own, where)
-    rings = (line for phase in phases(what.program) for line in cycles(phase))
-    return found.add("order", rings, where)
-
-
-def _stores(
-    found: Findings,
-    what: View,
-    orders: Sequence[list[list[int]]],
-    after: frozenset[Pair],
-    where: str,
-) -> bool:
-    """True if races or wrong values are among the violations of a program with these stores;
-    orders: of each of its kinds."""
-    kinds, marks, wrong = by_kind(what), _marks(what, where), False
-    parts = [phases(one.program) for one in kinds]
-    for number, (its, order, mark) in enumerate(zip(parts, orders, marks, strict=True)):
-        for phase, nodes in zip(its, order, strict=True):
-            if not number or phase.name == "round":
-                wrong |= found.add("races", races(phase, nodes, what.buffers), mark)
-        wrong |= found.add("values", versions(kinds[number], its, order), mark)
-    if not wrong:
-        wrong = found.add("values", following(kinds, after, parts, orders), where)
-    return wrong
-
-
-def _placed(plan: Plan, sound: dict[str, View]) -> Iterator[str]:
+def _placed(context: Context) -> Iterator[str]:
     """The devices of every segment are large enough, told once per program and devices."""
+    plan, sound = context.plan, context.views
     for name, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
         if name not in sound or len(devices) != sound[name].program.devices:
             continue
         if max(devices) < len(plan.devices):
             yield from devices_fit(sound[name].program, plan, devices)
+
+
+def _tasks(context: Context) -> Iterator[str]:
+    """Violations of each task by itself."""
+    for task in context.plan.tasks:
+        for rule in (_whole, tie_rules, activations, casts):
+            yield from rule(task)
 
 
 def _whole(task: Task) -> Iterator[str]:
@@ -276,3 +179,91 @@ def _steps(plan: Plan) -> Iterator[str]:
             )
         elif not task.steps:
             yield f"{task.name}: has 0 steps, expected 1 at least; leave it out"
+
+
+def _foreign(program: ProgramContext) -> Iterator[str]:
+    whole = program.whole
+    return foreign_writes(program.view, whole.kept, whole.stays, whole.nodes)
+
+
+def _updates(program: ProgramContext) -> Iterable[str]:
+    """On one node; on several the ledger counts them."""
+    whole = program.whole
+    return updates_fit(program.view, whole.plan.host) if whole.nodes == 1 else ()
+
+
+def _follow(program: ProgramContext) -> Iterator[str]:
+    kinds = program.kinds
+    return following([k.view for k in kinds], [k.phases for k in kinds], program.after)
+
+
+_PLAN: tuple[Rule[Context], ...] = (
+    Rule("names", "names", lambda c: plan_shape(c.given)),
+    Rule("lengths", "kinds", lambda c: lengths_shape(c.given)),
+    Rule("runs", "kinds", lambda c: runs_shape(c.given)),
+    Rule("host", "host store", lambda c: host_fits(c.plan, c.nodes)),
+    Rule("nodes", "nodes", lambda c: nodes_shape(c.plan)),
+    Rule("transfers", "nodes", lambda c: transfers_shape(c.plan)),
+    Rule("moves", "disk", lambda c: moves_shape(c.plan)),
+    Rule("stores", "host store", lambda c: stores(c.plan, c.stays), ("moves",)),
+    Rule("move order", "disk", lambda c: move_order(c.plan), ("moves",)),
+    Rule("move times", "disk", lambda c: move_times(c.plan), ("moves",)),
+    Rule("tasks", "tasks", _tasks),
+    Rule("left over", "tasks", lambda c: left_over(c.plan)),
+    Rule("steps", "steps", lambda c: _steps(c.plan)),
+    Rule("evaluations", "evaluations", lambda c: evaluations(c.plan)),
+    Rule("ways", "nodes", lambda c: ways_few(c.ways)),
+)
+"""What needs no program to be of sound shape."""
+
+_SHAPE: tuple[Rule[ProgramContext], ...] = (
+    Rule("shape", "ops", lambda p: program_shape(p.view, p.whole.host)),
+    Rule("foreign", "host store", _foreign, ("shape", "moves")),
+)
+
+_PROGRAM: tuple[Rule[ProgramContext], ...] = (
+    Rule("memory", "memory", lambda p: memory_fits(p.view)),
+    Rule("updates", "memory", _updates),
+)
+"""What programs that are alike have in common, down to _FOLLOWING."""
+
+_KIND: tuple[Rule[KindContext], ...] = (
+    Rule("values fit", "memory", lambda k: values_fit(k.view, k.ops)),
+    Rule("graphs", "graphs", lambda k: kept_graphs(k.view)),
+    Rule(
+        "own",
+        "races",
+        lambda k: own_conflicts(k.ops, k.view.buffers),
+    ),
+    Rule("cycles", "order", lambda k: cycles(k.own)),
+    Rule("times", "times", lambda k: phase_times(k.own), ("cycles",)),
+)
+
+_VALUES: tuple[Rule[KindContext], ...] = (
+    Rule(
+        "races",
+        "races",
+        lambda k: races(k.own, k.view.buffers),
+    ),
+    Rule("values", "values", lambda k: versions(k.view, k.phases)),
+)
+"""What depends on the nodes of a program's devices, and is asked where no op waits for itself."""
+
+_FOLLOWING: tuple[Rule[ProgramContext], ...] = (
+    Rule("following", "values", _follow, ("races", "values")),
+)
+
+_NODES = ("names", "nodes", "transfers", "programs")
+
+_TOGETHER: tuple[Rule[Context], ...] = (
+    Rule("devices", "devices", _placed),
+    Rule("states", "nodes", lambda c: states_found(c.plan) if c.nodes > 1 else (), _NODES),
+    Rule("ledger", "nodes", lambda c: ledger(c.plan, c.views) if c.nodes > 1 else (), _NODES),
+    Rule("carried", "nodes", lambda c: carried_bytes(c.plan), _NODES),
+    Rule("transfer order", "nodes", lambda c: transfer_order(c.plan), _NODES),
+    Rule("transfer times", "times", lambda c: transfer_times(c.plan), _NODES),
+    Rule("segments", "segments", lambda c: shared_bytes(c.plan, c.views, c.stays), ("moves",)),
+    Rule("segment times", "times", lambda c: segment_times(c.plan)),
+    Rule("certificate", "prediction", lambda c: certificate(c.plan)),
+)
+"""What needs the views of programs, or every program to be of sound shape ("programs")."""

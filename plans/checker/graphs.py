@@ -6,12 +6,14 @@ that the first part of any backward leaves for the second.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
-from plans.schema import Buffer, Op, OpName, Plan, Shard, Task
+from plans.ops import BACKWARDS, OpKind, OpName, Stream
+from plans.schema import Buffer, Op, Plan, Shard, Task
 from plans.timing import scaled
-from plans.view import View, op_name
+from plans.view import View
 
 
 def activations(task: Task) -> Iterator[str]:
@@ -29,8 +31,8 @@ def activations(task: Task) -> Iterator[str]:
 
 def left_over(plan: Plan) -> Iterator[str]:
     """Nothing is left for a second part where no backward has one."""
-    names = (op.id.rpartition(".") for program in plan.programs for op in program.ops)
-    split = {item for item, _, kind in names if kind.startswith("I")}
+    ids = (op.id.rpartition(".") for program in plan.programs for op in program.ops)
+    split = {item for item, _, kind in ids if kind.startswith(OpKind.INPUT_GRAD)}
     for task in plan.tasks:
         for number, shard in enumerate(task.shards):
             where = f"{task.name}.s{number}"
@@ -46,11 +48,11 @@ def kept_graphs(view: View) -> Iterator[str]:
     made its graph; if the graph holds addresses, it reads from the same."""
     ops = {op.id: (place, op) for place, op in enumerate(view.program.round)}
     for place, op in ops.values():
-        name = op_name(op.id)
+        name = op.name
         maker = _maker(view, name)
         if maker is None:
             continue
-        before, made = ops[f"{name.task}.s{name.number}.{maker}{name.index}"]
+        before, made = ops[str(replace(name, kind=maker))]
         if made.stream != op.stream:
             yield (
                 f"{op.id}: runs on {op.stream}, but {made.id} on {made.stream}; a microbatch of a "
@@ -62,18 +64,19 @@ def kept_graphs(view: View) -> Iterator[str]:
             yield from _moved(made, op, view.buffers)
 
 
-def _maker(view: View, name: OpName) -> str | None:
+def _maker(view: View, name: OpName) -> OpKind | None:
     """The kind of the op before this one of its microbatch, whose graph it goes on with if that
     keeps one."""
-    if name.kind == "W":
-        return "I"
+    if name.kind is OpKind.WEIGHT_GRAD:
+        return OpKind.INPUT_GRAD
     last = name.number == len(view.tasks[name.task].shards) - 1
-    return "F" if name.kind in "BI" and not last else None
+    return OpKind.FORWARD if name.kind in BACKWARDS and not last else None
 
 
 def _holds(name: OpName, shard: Shard) -> bool:
     """True if the graph that an op goes on with holds addresses."""
-    return shard.activations == "saved" or (name.kind == "W" and shard.activations == "recompute")
+    second = name.kind is OpKind.WEIGHT_GRAD
+    return shard.activations == "saved" or (second and shard.activations == "recompute")
 
 
 def _moved(made: Op, op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
@@ -101,15 +104,15 @@ class Load(NamedTuple):
         return self.graph_bytes + self.op.transient_bytes
 
 
-def heaviest(view: View) -> dict[str, Load]:
+def heaviest(view: View) -> dict[Stream, Load]:
     """For every stream the load that is largest as its ops run one by one.
 
     A graph lives from the end of its forward to the end of its backward; what the first part of
     one leaves, to the end of the second.
     """
-    ops: dict[str, list[Op]] = {}
+    ops: dict[Stream, list[Op]] = {}
     for op in _walk(view):
-        ops.setdefault(op.stream, []).append(op)
+        ops.setdefault(op.queue, []).append(op)
     return {stream: _heaviest(view, own) for stream, own in ops.items()}
 
 
@@ -120,9 +123,9 @@ def _heaviest(view: View, ops: list[Op]) -> Load:
     for op in ops:
         if total + op.transient_bytes > worst.bytes:
             worst = Load(op, len(alive), total)
-        name = op_name(op.id)
+        name = op.name
         key = name.task, name.number, name.index
-        if name.kind in "BIW":
+        if name.kind in BACKWARDS:
             total -= alive.pop(key, 0)
         if kept := _kept(view, name):
             alive[key] = kept
@@ -132,12 +135,12 @@ def _heaviest(view: View, ops: list[Op]) -> Load:
 
 def _kept(view: View, name: OpName) -> int:
     """Bytes of the graph that an op leaves."""
-    if name.kind not in "FI":
+    if name.kind not in (OpKind.FORWARD, OpKind.INPUT_GRAD):
         return 0
     task = view.tasks[name.task]
     shard, tokens = task.shards[name.number], view.program.tokens
     saved = shard.saved_bytes if shard.activations == "saved" else 0
-    kept = shard.left_bytes if name.kind == "I" else saved
+    kept = shard.left_bytes if name.kind is OpKind.INPUT_GRAD else saved
     return scaled(kept, tokens[name.index], task.microbatch) if tokens else kept
 
 

@@ -4,11 +4,12 @@ A program is looked at as enter, ROUNDS rounds and leave. Three rounds are enoug
 back one round at most, so the third is like every later one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,10 @@ ROUNDS = 3
 Clock = NDArray[np.int32]  # a place is below ROUNDS times the ops of a file
 
 
-class Phase(NamedTuple):
-    """One phase of a program, run `rounds` times. A node of it is round * len(ops) + op index.
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a program, run `rounds` times, each of `us`. A node of it is
+    round * len(ops) + op index.
 
     waits[i] holds (j, lag): op i waits for op j of `lag` rounds earlier, if there is one. The
     op before it in its stream comes first; for the first of the stream that is the last one of
@@ -30,9 +33,18 @@ class Phase(NamedTuple):
 
     name: str
     ops: tuple[Op, ...]
-    waits: tuple[tuple[tuple[int, int], ...], ...]
-    rounds: int
-    period_us: int
+    us: int
+    rounds: int = 1
+    period_us: int = 0
+
+    @cached_property
+    def waits(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        return _waits(self.ops, self.name == "round")
+
+    @cached_property
+    def order(self) -> list[int]:
+        """One order of the nodes that keeps every edge, where they have no cycle."""
+        return linearise(self)
 
     def label(self, node: int) -> str:
         """The name of a node in messages: `gpt-a.s3.F2 round 1`, `gpt-a.s3.P0 in enter`."""
@@ -48,17 +60,11 @@ class Phase(NamedTuple):
 
 def phases(program: Program) -> list[Phase]:
     """enter, round and leave of a program of sound shape."""
-    made = []
-    for name, ops in (
-        ("enter", program.enter),
-        ("round", program.round),
-        ("leave", program.leave),
-    ):
-        repeats = name == "round"
-        waits = _waits(ops, repeats)
-        period = program.period_us if repeats else 0
-        made.append(Phase(name, ops, waits, ROUNDS if repeats else 1, period))
-    return made
+    return [
+        Phase("enter", program.enter, program.enter_us),
+        Phase("round", program.round, program.round_us, ROUNDS, program.period_us),
+        Phase("leave", program.leave, program.leave_us),
+    ]
 
 
 def _waits(ops: tuple[Op, ...], repeats: bool) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -73,8 +79,13 @@ def _waits(ops: tuple[Op, ...], repeats: bool) -> tuple[tuple[tuple[int, int], .
     return tuple(waits)
 
 
-def cycles(phase: Phase) -> Iterator[str]:
+def cycles(phases: Iterable[Phase]) -> Iterator[str]:
     """One line for each of a few cycles. A cycle lies in one round: no edge goes to an earlier."""
+    for phase in phases:
+        yield from _cycles(phase)
+
+
+def _cycles(phase: Phase) -> Iterator[str]:
     graph = {i: {j for j, lag in waits if not lag} for i, waits in enumerate(phase.waits)}
     for _ in range(10):
         try:
@@ -139,16 +150,16 @@ class Streams:
             self.place.append(len(nodes))
 
 
-def clocks(phase: Phase, order: list[int], streams: Streams) -> Iterator[tuple[int, Clock]]:
-    """Each node of `order` with its vector clock: per stream, the place up to which all ops
-    surely ended before the node begins (or are the node). Valid until the next is taken."""
+def clocks(phase: Phase, streams: Streams) -> Iterator[tuple[int, Clock]]:
+    """Each node of the phase's order with its vector clock: per stream, the place up to which all
+    ops surely ended before the node begins (or are the node). Valid until the next is taken."""
     size = len(phase.ops)
     uses = [0] * (size * phase.rounds)
-    for node in order:
+    for node in phase.order:
         for before in phase.before(node):
             uses[before] += 1
     kept: dict[int, Clock] = {}
-    for node in order:
+    for node in phase.order:
         earlier = phase.before(node)
         clock = np.zeros(len(streams.names), dtype=np.int32)
         for before in earlier:

@@ -61,8 +61,13 @@ def overlap(a: Buffer, b: Buffer) -> bool:
     return a.space == b.space and a.offset < ends[1] and b.offset < ends[0]
 
 
-def own_conflicts(op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
-    """Bytes that an op would overwrite while it needs them: only dx may replace x or dy."""
+def own_conflicts(ops: Iterable[Op], buffers: dict[str, Buffer]) -> Iterator[str]:
+    """Bytes that ops would overwrite while they need them: only dx may replace x or dy."""
+    for op in ops:
+        yield from _own_conflicts(op, buffers)
+
+
+def _own_conflicts(op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
     reads = list(op.reads.items())
     for number, (role, name) in enumerate(op.writes.items()):
         earlier = list(op.writes.items())[:number]
@@ -115,8 +120,13 @@ class _Space:
             self.read[low:high, self.column[stream]] = at
 
 
-def races(phase: Phase, order: list[int], buffers: dict[str, Buffer]) -> Iterator[str]:
+def races(phases: Iterable[Phase], buffers: dict[str, Buffer]) -> Iterator[str]:
     """One line for each pair of ops of an acyclic phase that conflict and are not ordered."""
+    for phase in phases:
+        yield from _races(phase, buffers)
+
+
+def _races(phase: Phase, buffers: dict[str, Buffer]) -> Iterator[str]:
     streams = Streams(phase)
     where, sizes = spans(used([phase], buffers))
     touched = [_accesses(op, where, buffers) for op in phase.ops]
@@ -126,7 +136,7 @@ def races(phase: Phase, order: list[int], buffers: dict[str, Buffer]) -> Iterato
             users[access.span.space].add(streams.of[index])
     spaces = {space: _Space(sizes[space], sorted(users[space])) for space in sizes}
     told: set[tuple[str, str]] = set()
-    for node, clock in clocks(phase, order, streams):
+    for node, clock in clocks(phase, streams):
         index = node % len(phase.ops)
         for access in touched[index]:
             rival = spaces[access.span.space].unordered(access, clock)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from plans.schema import Op, OpName, Task
+from plans.ops import COMPUTES, GRADIENTS, OpKind, OpName
+from plans.schema import Op, Task
 from plans.ties import crossing
 
 Roles = tuple[frozenset[str], frozenset[str]]
@@ -17,7 +18,6 @@ COPIED = {
 }
 _PARAM, _STATE = frozenset({"param"}), frozenset({"state"})
 _GRAD, _NORM = frozenset({"grad"}), frozenset({"norm"})
-_IN_PLACE = frozenset("FBIWURN")  # kinds for which a role in reads and writes is one buffer
 
 
 def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[Roles]:
@@ -27,35 +27,37 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
     packs = name.item == "s" and task.shards[name.number].activations == "offload"
     packed = frozenset({"saved"} if packs else ())
     lent, given, handed = _ties(name, task)
-    if name.kind == "F" and last and evaluates:  # the loss
+    kind = name.kind
+    if kind is OpKind.FORWARD and last and evaluates:  # the loss
         return [(frozenset({"param", source, "batch"}) | lent, frozenset())]
-    if name.kind == "F":
+    if kind is OpKind.FORWARD:
         return [(frozenset({"param", source}) | lent, packed | {"y"})]
     needs = packed | lent | {"param", source} | ({"batch"} if last else frozenset[str]())
     goes = needs | given | ({"dy"} if not last else frozenset[str]())
     writes = handed | (frozenset[str]() if first else {"dx"})
-    if name.kind == "I":
+    if kind is OpKind.INPUT_GRAD:
         return [(goes, writes)]
-    if name.kind in "BW":
-        reads, writes = (goes, writes | _GRAD) if name.kind == "B" else (needs, _GRAD)
+    if kind in GRADIENTS:
+        both = kind is OpKind.BACKWARD
+        reads, writes = (goes, writes | _GRAD) if both else (needs, _GRAD)
         return [(reads, writes), (reads | _GRAD, writes)]
-    if name.kind == "U":
+    if kind is OpKind.UPDATE:
         noted = _NORM if task.norm_bytes else frozenset[str]()
         shard = task.shards[name.number]
         made = _STATE if shard.cast and shard.update == "host" else _PARAM | _STATE
         return [(made | noted | {"grad"}, made)]
-    if name.kind == "N":
+    if kind is OpKind.NORM:
         return [(frozenset({"grad"}), _NORM), (_NORM | {"grad"}, _NORM)]
-    if name.kind == "R":
+    if kind is OpKind.REDUCE:
         return [(frozenset({"grad", "other"}), frozenset({"grad"}))]
     if name.item == "batch":
-        reads = frozenset({"batch"}) if name.kind == "X" else frozenset[str]()
+        reads = frozenset({"batch"}) if kind is OpKind.SEND else frozenset[str]()
         return [(reads, frozenset({"batch"}))]
     copies = [(frozenset({role}), frozenset({role})) for role in COPIED[name.item]]
-    if name.item != "s" or name.kind == "X" or not task.shards[name.number].cast:
+    if name.item != "s" or kind is OpKind.SEND or not task.shards[name.number].cast:
         return copies
     kept = [roles for roles in copies if roles[0] != _PARAM]  # the host has no parameters
-    return [(_STATE, _PARAM), *kept] if name.kind == "P" else kept
+    return [(_STATE, _PARAM), *kept] if kind is OpKind.PREFETCH else kept
 
 
 def casts(task: Task) -> Iterator[str]:
@@ -90,7 +92,7 @@ def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) ->
     empty = _empty_roles(name, task)
     got = (frozenset(op.reads), frozenset(op.writes))
     every = allowed_roles(name, task, evaluates=evaluates)
-    if name.kind in _IN_PLACE:  # what an op changes or uses is left out where it has no bytes
+    if name.kind in COMPUTES:  # what an op changes or uses is left out where it has no bytes
         allowed = [(reads - empty, writes - empty) for reads, writes in every]
     else:  # and nothing else is left of a copy
         allowed = [(reads, writes) for reads, writes in every if not writes & empty]
@@ -100,7 +102,7 @@ def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) ->
     elif got not in allowed:
         wanted = " or ".join(f"{sorted(reads)} -> {sorted(writes)}" for reads, writes in allowed)
         yield f"{op.id}: roles {sorted(op.reads)} -> {sorted(op.writes)}, expected {wanted}"
-    if name.kind in _IN_PLACE:
+    if name.kind in COMPUTES:
         for role in sorted(set(op.reads) & set(op.writes)):
             if op.reads[role] != op.writes[role]:
                 yield (

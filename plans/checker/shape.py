@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import structs
 
 from plans.checker.roles import wrong_roles
+from plans.ops import COMPUTES, PASSES, Lane, OpKind, OpName, Stream
 from plans.order import misplaced
-from plans.schema import Buffer, Op, OpName, Plan, Program, Segment, Task
+from plans.schema import Buffer, Op, Plan, Program, Segment, Task
 from plans.ties import crossing
-from plans.view import View, by_kind, op_name, site
+from plans.view import View, by_kind
 
-_STREAMS = {
-    **dict.fromkeys("FBIWRN", "compute"),
-    **{"P": "h2d", "S": "d2h", "X": "p2p"},
+_LANES = {
+    **dict.fromkeys(COMPUTES, Lane.COMPUTE),
+    **{OpKind.PREFETCH: Lane.H2D, OpKind.SPILL: Lane.D2H, OpKind.SEND: Lane.P2P},
 }
 _FEW = 8  # items of a list that messages name
 
@@ -137,10 +138,12 @@ def _edges(ops: Sequence[Op], phase: str) -> set[str]:
 def _op(op: Op, phase: str, view: View) -> Iterator[str]:
     """Violations of one op by itself."""
     try:
-        name = op_name(op.id)
-        kind, device = site(op.stream)
+        name, queue = op.name, op.queue
     except ValueError as error:
         yield f"{op.id}: {error}"
+        return
+    if op.id != str(name):
+        yield f"{op.id}: {op.id!r} is not an op name"
         return
     task = view.tasks.get(name.task)
     if task is None:
@@ -151,7 +154,7 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         yield from wrong
         return
     yield from _item(op, name, task, phase, evaluates=evaluates)
-    if device >= view.program.devices:
+    if queue.device >= view.program.devices:
         yield (
             f"{op.id}: runs on {op.stream}, but the program has {view.program.devices} device(s), "
             "counted from 0"
@@ -160,17 +163,17 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
     for missing in sorted(unknown):
         yield f"{op.id}: uses buffer {missing!r}, which neither program nor host store has"
     if name.number < len(task.shards):
-        wanted = _stream_kinds(name, task)
-        if kind not in wanted:
+        wanted = _lanes(name, task)
+        if queue.lane not in wanted:
             yield f"{op.id}: runs on stream {op.stream}, expected a {' or '.join(wanted)} stream"
             return
         yield from wrong_roles(op, name, task, evaluates=evaluates)
     if not unknown:
-        yield from _spaces(op, name, kind, str(device), view.buffers)
+        yield from _spaces(op, name, queue, view.buffers)
 
 
 def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
-    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in "FBIW"
+    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in PASSES
     first = 1 if name.item in ("x", "dx") else 0
     if name.item == "a":
         yield from _packed(op, name, task)
@@ -180,25 +183,27 @@ def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> I
         yield from _handed(op, name, task)
     if name.item == "norm" and not task.norm_bytes:
         yield f"{op.id}: there are no norms, task {name.task!r} has 0 norm bytes"
-    if name.kind in "FBIWURN" and name.item != "s":
+    if name.kind in COMPUTES and name.item != "s":
         yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
-    if name.item == "batch" and name.kind == "S":
+    if name.item == "batch" and name.kind is OpKind.SPILL:
         yield f"{op.id}: a batch is not spilled, it comes from the task's data"
-    if name.kind == "F" and name.number == shards - 1 and not evaluates:
+    if name.kind is OpKind.FORWARD and name.number == shards - 1 and not evaluates:
         yield f"{op.id}: the last shard has no F, its B computes the loss"
     if indexed and name.index >= task.microbatches:
         yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
-    if name.kind == "U" and name.number < shards and not task.shards[name.number].grad_bytes:
+    fixed = name.number < shards and not task.shards[name.number].grad_bytes
+    if name.kind is OpKind.UPDATE and fixed:
         yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
-    if name.kind == "R" and name.number < shards and not task.shards[name.number].grad_bytes:
+    if name.kind is OpKind.REDUCE and fixed:
         yield f"{op.id}: adds gradients of a shard of 0 gradient bytes"
-    if name.kind in "IW" and name.number < shards:
+    if name.kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and name.number < shards:
         yield from _part(op, name, task)
-    if name.kind == "N":
+    if name.kind is OpKind.NORM:
         yield from _noted(op, name, task)
-    if name.kind == "U" and name.index:
+    if name.kind is OpKind.UPDATE and name.index:
         yield f"{op.id}: U has index 0, not {name.index}: one update a step"
-    if phase != "round" and (name.kind in "FBIWURN" or (name.item, name.kind) == ("batch", "P")):
+    loads = (name.item, name.kind) == ("batch", OpKind.PREFETCH)
+    if phase != "round" and (name.kind in COMPUTES or loads):
         yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
 
 
@@ -214,7 +219,7 @@ def _packed(op: Op, name: OpName, task: Task) -> Iterator[str]:
 def _handed(op: Op, name: OpName, task: Task) -> Iterator[str]:
     """A microbatch's gradients of tied parameters are only sent, by a shard that adds to them."""
     cross = crossing(task)
-    if name.kind != "X":
+    if name.kind is not OpKind.SEND:
         yield f"{op.id}: what tied layers hand down is sent (X) from device to device, or stays"
     if cross is None or name.number not in cross.holders:
         yield f"{op.id}: s{name.number} hands no gradients of tied layers down"
@@ -238,28 +243,27 @@ def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
         yield f"{op.id}: N has index 0, not {name.index}: one note a step"
 
 
-def _stream_kinds(name: OpName, task: Task) -> tuple[str, ...]:
+def _lanes(name: OpName, task: Task) -> tuple[Lane, ...]:
     """U runs where the shard's `update` says, and R of a shard that the host updates there too."""
     on_host = task.shards[name.number].update == "host"
-    if name.kind == "U":
-        return ("host",) if on_host else ("compute",)
-    if name.kind == "R" and on_host:
-        return "compute", "host"
-    return (_STREAMS[name.kind],)
+    if name.kind is OpKind.UPDATE and on_host:
+        return (Lane.HOST,)
+    if name.kind is OpKind.REDUCE and on_host:
+        return Lane.COMPUTE, Lane.HOST
+    return (_LANES[name.kind],)
 
 
-def _spaces(
-    op: Op, name: OpName, kind: str, device: str, buffers: dict[str, Buffer]
-) -> Iterator[str]:
-    here = "host" if kind == "host" else device
-    sources = "host" if name.kind == "P" else here
-    targets = "host" if name.kind == "S" else here
+def _spaces(op: Op, name: OpName, queue: Stream, buffers: dict[str, Buffer]) -> Iterator[str]:
+    device = str(queue.device)
+    here = "host" if queue.lane is Lane.HOST else device
+    sources = "host" if name.kind is OpKind.PREFETCH else here
+    targets = "host" if name.kind is OpKind.SPILL else here
     for role, buffer in op.reads.items():
         if buffers[buffer].space != sources:
             yield _elsewhere(op, "reads", role, buffers[buffer], f"space {sources!r}")
     for role, buffer in op.writes.items():
         space = buffers[buffer].space
-        if name.kind == "X":
+        if name.kind is OpKind.SEND:
             if space in ("host", device):
                 yield _elsewhere(op, "writes", role, buffers[buffer], "another device")
         elif space != targets:
@@ -277,7 +281,7 @@ def _complete(view: View) -> Iterator[str]:
     present: dict[tuple[str, int, str], set[int]] = {}
     for op in view.program.round:
         try:
-            name = op_name(op.id)
+            name = op.name
         except ValueError:
             continue
         present.setdefault((name.task, name.number, name.kind), set()).add(name.index)

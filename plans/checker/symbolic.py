@@ -12,9 +12,10 @@ import numpy as np
 
 from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
-from plans.schema import Op, OpName, Role, Task, parse_id
+from plans.ops import GRADIENTS, OpKind, OpName
+from plans.schema import Op, Role, Task
 from plans.ties import crossing
-from plans.view import View, op_name
+from plans.view import View
 
 
 class Value(NamedTuple):
@@ -99,14 +100,12 @@ class _Memory:
         return f"{self._labels[writer]} overwrote its bytes, which held {value}"
 
 
-def versions(view: View, phases: list[Phase], orders: list[list[int]]) -> list[str]:
-    """One line per op and role, or per shard after leave, that does not hold what it should.
-
-    `orders` are linear orders of the phases, free of races.
-    """
+def versions(view: View, phases: list[Phase]) -> list[str]:
+    """One line per op and role, or per shard after leave, that does not hold what it should, along
+    orders of the phases that are free of races."""
     run = Run(view, phases)
-    for phase, order in zip(phases, orders, strict=True):
-        run.phase(phase, order)
+    for phase in phases:
+        run.phase(phase, phase.order)
     run.finish()
     return list(run.found.values())
 
@@ -141,15 +140,16 @@ class Run:
 
     def _execute(self, op: Op, step: int, label: str) -> None:
         """Run one op in the round of number `step`."""
-        name = parse_id(op.id)
-        if name.kind in "PSX":
-            made = self._copy(op, name, step, label)
-        elif name.kind in "FBIWU":
-            made = self._train(op, name, step, label)
-        elif name.kind == "N":
-            made = {"norm": self._note(op, name, step, label)}
-        else:
-            made = {"grad": self._merge(op, name, step, label)}
+        name = op.name
+        match name.kind:
+            case OpKind.PREFETCH | OpKind.SPILL | OpKind.SEND:
+                made = self._copy(op, name, step, label)
+            case OpKind.NORM:
+                made = {"norm": self._note(op, name, step, label)}
+            case OpKind.REDUCE:
+                made = {"grad": self._merge(op, name, step, label)}
+            case _:
+                made = self._train(op, name, step, label)
         for role, buffer in op.writes.items():
             self._memory.write(buffer, made[role], label)
 
@@ -181,9 +181,8 @@ class Run:
         same = held if isinstance(held, Value) and held[:3] == what else None
         if same and (name.item in ("s", "norm") or same.microbatches == (name.index,)):
             return {role: same._replace(kind=role)}
-        item = name.item if name.item in ("batch", "norm") else f"{name.item}{name.number}"
         suffix = {"s": f" {source}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
-        self._tell(op, source, label, f"{name.task}.{item}{suffix}", held)
+        self._tell(op, source, label, f"{name.task}.{name.value}{suffix}", held)
         return {role: UNKNOWN}
 
     def _train(self, op: Op, name: OpName, step: int, label: str) -> dict[str, Value]:
@@ -197,7 +196,7 @@ class Run:
                 held, due = self._memory.read(buffer), self._due(name, role, step)
                 if held not in (due, UNKNOWN):
                     self._tell(op, role, label, str(due), held)
-        if "grad" in op.reads and name.kind == "U":
+        if "grad" in op.reads and name.kind is OpKind.UPDATE:
             self._all_gradients(op, task, grad, label)
         elif "grad" in op.reads:
             grad = self._add(op, grad, label)
@@ -338,8 +337,8 @@ def _firsts(ops: Iterable[Op]) -> dict[tuple[str, int], tuple[int, ...]]:
     """By task and shard the first microbatch of every replica, ascending."""
     found: dict[tuple[str, int], dict[str, int]] = {}
     for op in ops:
-        name = op_name(op.id)
-        if name.kind in "BW":
+        name = op.name
+        if name.kind in GRADIENTS:
             own = found.setdefault((name.task, name.number), {})
             own[op.stream] = min(name.index, own.get(op.stream, name.index))
     return {key: tuple(sorted(own.values())) for key, own in found.items()}

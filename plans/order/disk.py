@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
+from plans.ops import OpName, parse_id
 from plans.order.segments import rings, waits_for
-from plans.schema import Move, OpName, Plan, Task, parse_id
+from plans.schema import Move, Plan, Task
 from plans.timing import Interval, union
 from plans.view import stored
 

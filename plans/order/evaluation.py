@@ -5,8 +5,9 @@ a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  
 
 from collections.abc import Iterator
 
+from plans.ops import OpKind, OpName
 from plans.order.segments import first_steps
-from plans.schema import Op, OpName, Plan, Program, Task
+from plans.schema import Op, Plan, Program, Task
 from profiles.schema import Evaluation
 
 
@@ -30,11 +31,10 @@ def judge(plan: Plan, task: str) -> Program | None:
 
 def misplaced(op: Op, name: OpName) -> Iterator[str]:
     """An evaluating program has forwards and what they need, no more."""
-    if name.kind == "F" or (name.kind in "PX" and name.item == "batch"):
+    brings, params = name.kind in (OpKind.PREFETCH, OpKind.SEND), set(op.writes) == {"param"}
+    if name.kind is OpKind.FORWARD or (brings and name.item == "batch"):
         return
-    if name.kind in "PX" and name.item == "s" and set(op.writes) == {"param"}:
-        return
-    if name.kind == "X" and name.item == "x":
+    if (brings and name.item == "s" and params) or (name.kind, name.item) == (OpKind.SEND, "x"):
         return
     yield (
         f"{op.id}: only F, P and X of parameters and batches, and X of boundaries belong in a "

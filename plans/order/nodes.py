@@ -12,10 +12,11 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from plans.ops import parse_id
 from plans.order.segments import predecessors, waits_for
-from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer, parse_id
+from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer
 from plans.timing import Interval, union
-from plans.view import site, stored
+from plans.view import stored
 
 Kept = tuple[str, int]
 """A shard of a task: by the task's name, and its number."""
@@ -47,7 +48,7 @@ def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mappi
     reads: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
     writes: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
     for op in program.ops:
-        node = nodes[site(op.stream)[1]]
+        node = nodes[op.queue.device]
         for found, buffers in ((reads, op.reads), (writes, op.writes)):
             for name in buffers.values():
                 if name in kept:
@@ -147,7 +148,7 @@ def _named(
     }
     found: dict[int, set[str]] = {}
     for op in program.ops:
-        own = found.setdefault(site(op.stream)[1], set())
+        own = found.setdefault(op.queue.device, set())
         for name in (*op.reads.values(), *op.writes.values()):
             own.update(shards.get(name, (name,)))
     return {local: tuple(sorted(names)) for local, names in found.items()}

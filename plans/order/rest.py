@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from plans.ops import parse_id
 from plans.order.segments import first_steps
-from plans.schema import Net, Plan, Segment, parse_id
+from plans.schema import Net, Plan, Segment
 from plans.timing import part
 from profiles.errors import FormatError
 from profiles.schema import Count, Struct

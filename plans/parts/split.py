@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from plans.ops import Lane
 from plans.parts.part import PhasePart, ProgramPart, target_of
 from plans.schema import Buffer, Op, Program
 from plans.timing import kinds_of
-from plans.view import site
 
 
 def program_parts(program: Program, ranks: Sequence[int]) -> dict[int, ProgramPart]:
@@ -35,7 +35,7 @@ def program_parts(program: Program, ranks: Sequence[int]) -> dict[int, ProgramPa
         known = sorted({stream for draft in own.values() for stream in draft.places})
         sends = [op for draft in own.values() for op in draft.sends]
         crossing = {
-            (site(op.stream)[1], target_of(op, spaces))
+            (op.queue.device, target_of(op, spaces))
             for draft in own.values()
             for op in (*draft.sends, *draft.takes)
         }
@@ -121,13 +121,12 @@ def _after(op: Op, edges: Sequence[str]) -> Op:
 def _places(
     ops: Sequence[Op], ranks: Sequence[int], spaces: Mapping[str, int]
 ) -> dict[str, _Place]:
-    devices = {stream: site(stream)[1] for stream in {op.stream for op in ops}}
     seen: Counter[str] = Counter()
     found = {}
     for op in ops:
         seen[op.stream] += 1
-        sender = receiver = ranks[devices[op.stream]]
-        if op.stream.endswith(".p2p"):
+        sender = receiver = ranks[op.queue.device]
+        if op.queue.lane is Lane.P2P:
             receiver = ranks[target_of(op, spaces)]
         found[op.id] = _Place(op.stream, seen[op.stream], (sender, receiver))
     return found

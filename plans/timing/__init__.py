@@ -14,11 +14,11 @@ from plans.timing.kinds import (
 )
 from plans.timing.phases import duration_us, kind_rounds, longest, phases, steady_us
 from plans.timing.predict import (
-    predict_devices,
-    predict_tasks,
+    device_times,
     round_compute_us,
     round_exposed_us,
     round_reach,
+    task_spans,
 )
 from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
@@ -41,6 +41,7 @@ __all__ = [
     "RoundKinds",
     "Runs",
     "alone",
+    "device_times",
     "duration_us",
     "exposed_copy_us",
     "joined",
@@ -53,8 +54,6 @@ __all__ = [
     "phases",
     "plan_stream",
     "planned_moves",
-    "predict_devices",
-    "predict_tasks",
     "rank",
     "round_compute_us",
     "round_exposed_us",
@@ -65,6 +64,7 @@ __all__ = [
     "steady_us",
     "step_us",
     "streams",
+    "task_spans",
     "timeline",
     "uncovered",
     "union",

@@ -1,15 +1,23 @@
-"""Predictions for devices and tasks: compute, exposed copies, first to last op."""
+"""What each device and each task of a plan does by the plan's own times."""
 
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
-from plans.prediction import DevicePrediction, TaskPrediction
+from plans.ops import Lane
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing.intervals import exposed_copy_us
-from plans.timing.kinds import kinds_of, of_kind, runs
-from plans.timing.phases import steady_us
+from plans.timing.kinds import Runs, of_kind, runs
 from profiles.units import LARGEST
+
+
+class DeviceTimes(NamedTuple):
+    """A device's work, the time in which it only copies, and the most bytes that it needs."""
+
+    compute_us: int
+    exposed_copy_us: int
+    peak_bytes: int
 
 
 def round_reach(kind: Program | RoundKind, rounds: int) -> int:
@@ -34,50 +42,40 @@ def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[str, int]:
     )
 
 
-def predict_devices(plan: Plan) -> tuple[DevicePrediction, ...]:
-    """Compute, exposed copies and peak bytes of every device by the plan's own times.
+def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
+    """What every device does by the plan's own times.
 
     Beyond the rounds of a run that reach into each other every further one exposes as much."""
     exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans
-    kinds = {program.name: kinds_of(program) for program in plan.programs}
+    totals = [DeviceTimes(0, 0, 0)] * len(plan.devices)
 
     @cache
-    def once(name: str) -> Counter[str]:
-        program = plan.program(name)
-        return Counter(exposed(_spans(program.enter), 1, 1)) + Counter(
-            exposed(_spans(program.leave), 1, 1)
-        )
+    def used(name: str, whole: Runs) -> tuple[Counter[int], Counter[str]]:
+        """By the program's devices the compute and the exposed copies of a segment."""
+        program, busy = plan.program(name), Counter[int]()
+        copies = Counter(exposed(_spans(program.enter), 1, 1))
+        copies.update(exposed(_spans(program.leave), 1, 1))
+        for number, rounds in whole:
+            one = of_kind(program, number)
+            few = min(rounds, round_reach(one, rounds) + 2)
+            spans, period, rest = _spans(one.round), max(one.period_us, 1), rounds - few
+            more = exposed(spans, period, few)
+            less = exposed(spans, period, few - 1) if rest else more
+            copies.update({d: us + rest * (us - less.get(d, 0)) for d, us in more.items()})
+            busy.update({d: rounds * us for d, us in enumerate(round_compute_us(one))})
+        return busy, copies
 
-    @cache
-    def repeated(name: str, number: int, rounds: int) -> dict[str, int]:
-        kind = kinds[name][number]
-        return exposed(_spans(kind.ops), max(kind.period_us, 1), rounds)
-
-    @cache
-    def computing(name: str, number: int) -> list[int]:
-        return round_compute_us(of_kind(plan.program(name), number))
-
-    totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
-        name, program = segment.program, plan.program(segment.program)
-        copies, busy = Counter(once(name)), [0] * program.devices
-        for number, rounds in runs(segment):
-            few = min(rounds, round_reach(kinds[name][number], rounds) + 2)
-            more, rest = repeated(name, number, few), rounds - few
-            less = repeated(name, number, few - 1) if rest else more
-            for device, us in more.items():
-                copies[device] += us + rest * (us - less.get(device, 0))
-            busy = [
-                us + rounds * one for us, one in zip(busy, computing(name, number), strict=True)
-            ]
-        for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
-            compute, copied, peak = totals[number]
-            totals[number] = (
-                compute + busy[local],
-                copied + copies[str(local)],
+        busy, copies = used(segment.program, runs(segment))
+        memories = plan.program(segment.program).memory
+        for local, (number, memory) in enumerate(zip(segment.devices, memories, strict=True)):
+            compute_us, exposed_us, peak = totals[number]
+            totals[number] = DeviceTimes(
+                compute_us + busy[local],
+                exposed_us + copies[str(local)],
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
-    return tuple(DevicePrediction(*total) for total in totals)
+    return tuple(totals)
 
 
 def round_exposed_us(program: Program) -> list[int]:
@@ -93,22 +91,16 @@ def round_compute_us(program: Program) -> list[int]:
     """Compute time of one round of kind 0 on each of the program's devices."""
     found = [0] * program.devices
     for op in program.round:
-        device, _, kind = op.stream.partition(".")
-        if kind == "compute":
-            found[int(device)] += op.end_us - op.start_us
+        if op.queue.lane is Lane.COMPUTE:
+            found[op.queue.device] += op.end_us - op.start_us
     return found
 
 
-def predict_tasks(plan: Plan) -> tuple[TaskPrediction, ...]:
-    """When each task's segments begin and end, and a round of the first that trains it: of several
-    kinds their mean."""
+def task_spans(plan: Plan) -> dict[str, tuple[int, int]]:
+    """When each task's first segment begins, and when its last one ends."""
     spans: dict[str, tuple[int, int]] = {}
-    rounds: dict[str, int] = {}
     for segment in plan.segments:
-        program = plan.program(segment.program)
-        for name in program.tasks:
+        for name in plan.program(segment.program).tasks:
             start, end = spans.get(name, (segment.start_us, segment.end_us))
             spans[name] = min(start, segment.start_us), max(end, segment.end_us)
-            if not program.evaluates:
-                rounds.setdefault(name, steady_us(program, segment) // segment.rounds)
-    return tuple(TaskPrediction(t.name, *spans[t.name], rounds[t.name]) for t in plan.tasks)
+    return spans

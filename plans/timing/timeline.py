@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from plans.ops import Lane, Stream, parse_stream
 from plans.schema import Move, Op, Plan, Transfer
 from plans.timing.phases import phases
 
 DISK = "disk"  # the stream of moves between host store and disk
 NET = "net"  # `net.0` is the stream of transfers from node 0
 _LAST = 1_000_000  # where the disk stands among the devices, and behind it the network
-_KINDS = ("compute", "h2d", "d2h", "p2p", "host")
+_LANES = tuple(Lane)
 
 
 class Planned(NamedTuple):
@@ -37,10 +38,8 @@ class Planned(NamedTuple):
 
 def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
     """A program's stream name with the device number of the plan: `0.h2d` on (3,) is `3.h2d`."""
-    if stream.startswith("host."):
-        return f"host.{devices[int(stream[5:])]}"
-    number, kind = stream.split(".")
-    return f"{devices[int(number)]}.{kind}"
+    device, lane = parse_stream(stream)
+    return str(Stream(devices[device], lane))
 
 
 def moves_state(stream: str) -> bool:
@@ -53,11 +52,10 @@ def rank(stream: str) -> tuple[int, int]:
     comes after all devices, the network after it."""
     if stream == DISK:
         return _LAST, 0
-    left, right = stream.split(".")
-    if left == NET:
-        return _LAST + 1, int(right)
-    device, kind = (right, left) if left == "host" else (left, right)
-    return int(device), _KINDS.index(kind)
+    if moves_state(stream):
+        return _LAST + 1, int(stream.removeprefix(f"{NET}."))
+    device, lane = parse_stream(stream)
+    return device, _LANES.index(lane)
 
 
 def streams(plan: Plan) -> list[str]:

@@ -26,7 +26,7 @@ from planner.curves import (
 from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
 from plans.schema import Op, Plan, Program, RoundKind, Segment
-from plans.timing import longest, step_us
+from plans.timing import device_times, longest, step_us
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
@@ -217,7 +217,7 @@ def test_rows_are_what_build_says(swept: Sweep) -> None:
     assert found.step_us == plan.programs[0].period_us
     assert found.gap == plan.prediction.gap_ppm / 1e6
     assert found.host_bytes == plan.host.bytes
-    assert found.peak_bytes == plan.prediction.devices[0].peak_bytes
+    assert found.peak_bytes == device_times(plan)[0].peak_bytes
 
 
 @pytest.mark.parametrize("size", [1, 4])

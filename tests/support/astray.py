@@ -4,7 +4,8 @@ the store of its node what was written last anywhere."""
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from plans.schema import Plan, Segment, Transfer, parse_id
+from plans.ops import parse_id
+from plans.schema import Plan, Segment, Transfer
 from plans.timing import duration_us
 
 

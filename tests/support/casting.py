@@ -8,7 +8,7 @@ from support.keeping import swapped_part
 from support.parts import GRAD
 from support.retime import retimed
 
-from plans.schema import Buffer, Op, Plan, Program, Task, parse_id
+from plans.schema import Buffer, Op, Plan, Program, Task
 
 Which = Callable[[int], bool]  # the shards, by number
 
@@ -78,7 +78,7 @@ def _op(op: Op, tasks: dict[str, Task], gone: set[str], heirs: dict[str, str]) -
         if heir := heirs.get(name, name):
             after.append(heir + back)
     reads, writes = dict(op.reads), dict(op.writes)
-    name = parse_id(op.id)
+    name = op.name
     if name.item == "s" and tasks[name.task].shards[name.number].cast:
         if name.kind == "P" and reads.get("param") in gone:
             reads = {"state": f"{name.task}.s{name.number}.state"}

@@ -8,11 +8,12 @@ from itertools import pairwise
 from support.passes import Where, passes
 
 from planner.orders import Order
-from planner.rounds.ops import Entry, Stream
+from planner.rounds.ops import Entry
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, backward_us, forward_us
 from planner.shards.shard_cost import Links, ShardCost
-from plans.schema import OpName, Role
+from plans.ops import Lane, OpKind, OpName, Stream
+from plans.schema import Role
 from profiles.codec import align
 
 SLOTS = 2  # on each device, for the parameters of all shards that stream through it
@@ -134,8 +135,8 @@ class Maker:
         if m is None:
             m = self.serials[item, k, kind] = self.serials.get((item, k, kind), -1) + 1
         us = {"P": self.links.prefetch_us, "S": self.links.spill_us, "X": self.links.send_us}
-        stream = Stream(device, {"P": "h2d", "S": "d2h", "X": "p2p"}[kind])
-        name = OpName(self.task, item, k, kind, m)
+        stream = Stream(device, {"P": Lane.H2D, "S": Lane.D2H, "X": Lane.P2P}[kind])
+        name = OpName(self.task, item, k, OpKind(kind), m)
         self.op(name, stream, us[kind](size), {role: source}, {role: target})
 
     def sent(
@@ -157,10 +158,10 @@ class Maker:
         here = self.at(device, name, size)
         if k == 0:
             us = self.links.prefetch_us(size)
-            load = OpName(self.task, "batch", 0, "P", m)
+            load = OpName(self.task, "batch", 0, OpKind.PREFETCH, m)
             if m not in self.loaded:
                 self.loaded.add(m)
-                self.op(load, Stream(device, "h2d"), us, {}, {"batch": here})
+                self.op(load, Stream(device, Lane.H2D), us, {}, {"batch": here})
                 other = self.way.where[last, m]
                 self.sent("batch", 0, "batch", (device, other), name, m)
         return {"batch": here}
@@ -209,8 +210,8 @@ class Maker:
             transient = cost.graph_transient_bytes
             us += self.links.pack_us(cost)
             writes["saved"] = self.at(device, f"a{k}.{m}", cost.offload_bytes or 0)
-        name = OpName(self.task, "s", k, "F", m)
-        self.op(name, Stream(device, "compute"), us, reads, writes, transient)
+        name = OpName(self.task, "s", k, OpKind.FORWARD, m)
+        self.op(name, Stream(device, Lane.COMPUTE), us, reads, writes, transient)
         if mode.activations == "offload":
             there = self.aside(f"a{k}.{m}", cost.offload_bytes or 0)
             self.copy("S", "a", k, "saved", (writes["saved"], there), device, m)
@@ -241,9 +242,9 @@ class Maker:
             self._tie(k, m, device, reads, writes)
         graph = mode.activations != "recompute" or kind == "W"
         transient = cost.graph_transient_bytes if graph else cost.backward_transient_bytes
-        name, us = OpName(self.task, "s", k, kind, m), backward_us(cost, mode)
+        name, us = OpName(self.task, "s", k, OpKind(kind), m), backward_us(cost, mode)
         us = us if kind == "B" else us // 2
-        self.op(name, Stream(device, "compute"), us, reads, writes, transient)
+        self.op(name, Stream(device, Lane.COMPUTE), us, reads, writes, transient)
         if "dx" in writes:
             self.sent("dx", k, "dx", (device, self.way.where[k - 1, m]), f"dx{k}.{m}", m)
         if "tie" in writes:
@@ -281,11 +282,12 @@ class Maker:
             else:
                 parts.append(here)
         total, *rest = parts
-        stream = Stream(owner, "host" if on_host else "compute")
+        stream = Stream(owner, Lane.HOST if on_host else Lane.COMPUTE)
         for number, other in enumerate(rest):
             reads: dict[Role, str] = {"grad": total, "other": other}
             us = self.links.add_us(way.shards[k].grad_bytes)
-            self.op(OpName(self.task, "s", k, "R", number), stream, us, reads, {"grad": total})
+            name = OpName(self.task, "s", k, OpKind.REDUCE, number)
+            self.op(name, stream, us, reads, {"grad": total})
         return total
 
     def noted(self, k: int, grad: str) -> None:
@@ -297,7 +299,7 @@ class Maker:
             self.sent("norm", 0, "norm", (self.norm, device), "norm")
             reads["norm"] = here
         self.norm = device
-        name, stream = OpName(self.task, "s", k, "N", 0), Stream(device, "compute")
+        name, stream = OpName(self.task, "s", k, OpKind.NORM, 0), Stream(device, Lane.COMPUTE)
         self.op(name, stream, cost.norm_us, reads, {"norm": here}, cost.norm_transient_bytes)
 
     def spread(self, updated: Sequence[int]) -> None:
@@ -315,7 +317,7 @@ class Maker:
         """U of a shard, and its parameters to whoever has them for the next round."""
         way, owner = self.way, self.way.owner(k)
         cost, mode = way.shards[k], way.modes[k]
-        name, noted = OpName(self.task, "s", k, "U", 0), way.costs.noted
+        name, noted = OpName(self.task, "s", k, OpKind.UPDATE, 0), way.costs.noted
         if mode.update == "host":
             if noted:
                 there = self.aside(f"s{k}.grad", self.buffers[grad][1])
@@ -323,7 +325,7 @@ class Maker:
                 grad = there
             held = {r: self.store(k, r) for r in ("param", "state") if cost.bytes_of(r)}
             reads = {**held, "grad": grad} | ({"norm": f"{self.task}.norm"} if noted else {})
-            self.op(name, Stream(owner, "host"), cost.update_host_us, reads, held)
+            self.op(name, Stream(owner, Lane.HOST), cost.update_host_us, reads, held)
             return
         held = self.param(k, owner)
         if cost.state_bytes:
@@ -333,7 +335,7 @@ class Maker:
             self.copy("P", "s", k, "state", pair, owner)
         reads = {**held, "grad": grad}
         reads |= {"norm": f"{owner}/{self.task}.norm"} if noted else {}
-        stream, transient = Stream(owner, "compute"), cost.update_transient_bytes
+        stream, transient = Stream(owner, Lane.COMPUTE), cost.update_transient_bytes
         self.op(name, stream, cost.update_device_us, reads, held, transient)
         if cost.state_bytes and mode.update == "device-streamed":
             self.copy("S", "s", k, "state", (held["state"], self.store(k, "state")), owner)

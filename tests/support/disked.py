@@ -13,8 +13,9 @@ from support.retime import foretold
 from support.streaming import streamed_part
 
 from executor.workload.task import Task
+from plans.ops import parse_id
 from plans.order import kept_bytes
-from plans.schema import Buffer, Disk, Move, Plan, parse_id
+from plans.schema import Buffer, Disk, Move, Plan
 from profiles.codec import align
 
 MOVE_US = 35

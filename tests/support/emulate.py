@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plans.schema import Buffer, Op, OpName, Plan, Program, Task, parse_id
+from plans.ops import OpName
+from plans.schema import Buffer, Op, Plan, Program, Task
 
 ROUNDS = 3
 
@@ -203,7 +204,7 @@ class Machine:
 
     def step(self, op: Op, step: int) -> dict[str, bytes]:
         """Run one op; what it read, by role."""
-        name, task = parse_id(op.id), self.tasks[parse_id(op.id).task]
+        name, task = op.name, self.tasks[op.name.task]
         self._reachable(op, name)
         self._reserve(op)
         sizes = _sizes(task, name)

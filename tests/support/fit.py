@@ -21,7 +21,7 @@ from executor.workload.batches import batch_bytes, batch_of, part
 from executor.workload.loss import Batch, Ending
 from executor.workload.task import Task, build
 from plans.checker.capacity import value_bytes
-from plans.schema import Buffer, Memory, Op, Plan, Program, Role, parse_id
+from plans.schema import Buffer, Memory, Op, Plan, Program, Role
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
 from profiles.codec import align
@@ -171,7 +171,7 @@ def _less(plan: Plan) -> Plan:
     tasks = {task.name: task for task in plan.tasks}
 
     def filled(op: Op, roles: dict[Role, str]) -> dict[Role, str]:
-        name = parse_id(op.id)
+        name = op.name
         return {r: b for r, b in roles.items() if value_bytes(name, r, tasks[name.task])}
 
     programs = []
@@ -195,7 +195,7 @@ def _needed(plan: Plan) -> dict[str, int]:
     tasks = {task.name: task for task in plan.tasks}
     sizes: dict[str, int] = {}
     for op in (op for program in plan.programs for op in _ops(program)):
-        name = parse_id(op.id)
+        name = op.name
         for role, buffer in (*op.reads.items(), *op.writes.items()):
             size = value_bytes(name, role, tasks[name.task])
             sizes[buffer] = max(sizes.get(buffer, 1), size)

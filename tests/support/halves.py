@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 from support.retime import retimed
 
-from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Task, parse_id
+from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Task
 from profiles.codec import align
 
 
@@ -39,7 +39,7 @@ def _program(program: Program, tasks: dict[str, Task], *, late: bool) -> Program
     split = {
         op.id: op
         for op in program.round
-        if (name := parse_id(op.id)).kind == "B"
+        if (name := op.name).kind == "B"
         and name.number
         and tasks[name.task].shards[name.number].grad_bytes
     }
@@ -48,7 +48,7 @@ def _program(program: Program, tasks: dict[str, Task], *, late: bool) -> Program
     ops: list[Op] = []
     for op in program.round:
         op = _moved(op, split, gradients)
-        name = parse_id(op.id)
+        name = op.name
         key = name.task, name.number
         if op.id not in split:
             ops.append(op)
@@ -72,20 +72,20 @@ def _program(program: Program, tasks: dict[str, Task], *, late: bool) -> Program
 def _behind(op: Op, ops: list[Op]) -> Op:
     """A copy waits for the W of the round before that read where it writes."""
     places = set(op.writes.values())
-    late = (o for o in ops if parse_id(o.id).kind == "W" and o.stream != op.stream)
+    late = (o for o in ops if o.name.kind == "W" and o.stream != op.stream)
     names = [f"{o.id}@-1" for o in late if places & set(o.reads.values())]
     return replace(op, after=tuple(dict.fromkeys((*op.after, *names))))
 
 
 def _other_place(op: Op, program: Program) -> Buffer:
     """A buffer for the gradient of an input that W still needs."""
-    name, old = parse_id(op.id), next(b for b in program.buffers if b.name == op.writes["dx"])
+    name, old = op.name, next(b for b in program.buffers if b.name == op.writes["dx"])
     return replace(old, name=f"{name.task}.dx{name.number}.{name.index}.own")
 
 
 def _moved(op: Op, split: dict[str, Op], gradients: dict[str, Buffer]) -> Op:
     """The op with the gradients of boundaries where they now are, waiting for halves."""
-    name = parse_id(op.id)
+    name = op.name
     reads, writes = dict(op.reads), dict(op.writes)
     above = f"{name.task}.s{name.number + 1}.B{name.index}"
     copied = f"{name.task}.s{name.number}.B{name.index}"
@@ -124,4 +124,4 @@ def _parts(op: Op) -> tuple[Op, Op]:
 
 def names(plan: Plan, kind: str) -> Iterator[str]:
     """The ids of all ops of this kind."""
-    return (op.id for p in plan.programs for op in p.ops if parse_id(op.id).kind == kind)
+    return (op.id for p in plan.programs for op in p.ops if op.name.kind == kind)

@@ -19,7 +19,7 @@ from support.parts import (
 from support.retime import foretold, retimed
 from support.streaming import streamed_part
 
-from plans.prediction import DevicePrediction, Prediction, Solver, TaskPrediction
+from plans.prediction import Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
 from profiles.codec import align
 
@@ -73,15 +73,7 @@ def assemble(
         tasks=tasks,
         programs=programs,
         segments=tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs),
-        prediction=Prediction(
-            0,
-            0,
-            "",
-            0,
-            (),
-            tuple(DevicePrediction(0, 0, largest) for _ in range(count)),
-            tuple(TaskPrediction(of.name, 0, 0, 0) for of in tasks),
-        ),
+        prediction=Prediction(0, 0, "", ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
     return retimed(plan)

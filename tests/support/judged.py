@@ -12,8 +12,9 @@ from torch import Tensor
 
 from executor import Evaluation
 from plans import prove, samples
+from plans.ops import OpKind, OpName
 from plans.order import due_of
-from plans.schema import Buffer, Lengths, Memory, Op, OpName, Program, Segment, Task
+from plans.schema import Buffer, Lengths, Memory, Op, Program, Segment, Task
 from plans.timing import Runs, part
 from profiles import schema
 from profiles.codec import align
@@ -97,7 +98,7 @@ def _program(task: Task, like: Program) -> Program:
             end += align(size)
         memory.append(Memory(end, one.reserve_bytes))
         for k in range(len(task.shards)):
-            name = str(OpName("a", "s", k, "P", d))
+            name = str(OpName("a", "s", k, OpKind.PREFETCH, d))
             there, here = {"param": f"a.s{k}.param"}, {"param": f"{d}.s{k}"}
             enter.append(Op(name, f"{d}.h2d", 0, 10, (), there, here))  # type: ignore[arg-type]
         for m in mine:
@@ -121,14 +122,15 @@ def _program(task: Task, like: Program) -> Program:
 
 def _microbatch(d: int, m: int, shards: int) -> Iterator[Op]:
     """Its batch comes when the one before it is done with; each shard follows."""
-    batch, last = str(OpName("a", "batch", 0, "P", m)), str(OpName("a", "s", shards - 1, "F", m))
+    batch = str(OpName("a", "batch", 0, OpKind.PREFETCH, m))
+    last = str(OpName("a", "s", shards - 1, OpKind.FORWARD, m))
     where = {"batch": f"{d}.batch{m}"}
     yield Op(batch, f"{d}.h2d", 0, 10, (f"{last}@-1",), {}, where)  # type: ignore[arg-type]
     for k in range(shards):
         reads = {"param": f"{d}.s{k}"} | ({"x": f"{d}.x{k}"} if k else {})
         reads |= where if k in (0, shards - 1) else {}
         writes = {"y": f"{d}.x{k + 1}"} if k < shards - 1 else {}
-        name, after = str(OpName("a", "s", k, "F", m)), (batch,) if k == 0 else ()
+        name, after = str(OpName("a", "s", k, OpKind.FORWARD, m)), (batch,) if k == 0 else ()
         yield Op(name, f"{d}.compute", 0, 20, after, reads, writes)  # type: ignore[arg-type]
 
 

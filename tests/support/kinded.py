@@ -13,7 +13,7 @@ from support.handmade import PLANS
 from support.oracle import graph_of, in_random_order, none_race
 from support.retime import retimed
 
-from plans.schema import Lengths, Op, Plan, RoundKind, parse_id
+from plans.schema import Lengths, Op, Plan, RoundKind
 from plans.timing import Runs
 
 MOST = 512
@@ -43,7 +43,7 @@ def shorter(ops: Sequence[Op], microbatches: int) -> tuple[Op, ...]:
 
 
 def _stays(op: Op, microbatches: int) -> bool:
-    name = parse_id(op.id)
+    name = op.name
     return (name.item in ("s", "norm") and name.kind not in "FBIW") or name.index < microbatches
 
 
@@ -143,7 +143,7 @@ def _execute(
     none_race(nodes, before, machine.buffers)
     for node in in_random_order(nodes, before, rng):
         for role, value in machine.step(node.op, first + node.round).items():
-            kind = parse_id(node.op.id).kind
+            kind = node.op.name.kind
             if kind in "FU" or (kind == "B" and role != "grad"):
                 key = (node.op.id, first + node.round, role)
                 need(expected.pop(key, None) == value, f"{node.op.id} sees another {role}")

@@ -18,10 +18,10 @@ from executor.workload.batches import batch_of, part
 from executor.workload.loss import Batch, Ending
 from executor.workload.task import Task, build
 from plans.checker.graphs import heaviest
-from plans.schema import Op, Plan, Program, parse_id
+from plans.ops import Lane
+from plans.schema import Op, Plan, Program
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
-from plans.view import site
 from plans.view import view as view_of
 
 Transients = dict[tuple[str, int, str], int]  # task, shard, kind
@@ -52,7 +52,7 @@ def _with(program: Program, took: Transients) -> Program:
 
 
 def _op(op: Op, took: Transients) -> Op:
-    name = parse_id(op.id)
+    name = op.name
     size = took.get((name.task, name.number, name.kind), 0) if name.item == "s" else 0
     return replace(op, transient_bytes=size if op.stream.endswith("compute") else 0)
 
@@ -62,8 +62,7 @@ def _tight(program: Program, plan: Plan) -> Program:
     what = view_of(program, {task.name: task for task in plan.tasks}, host)
     needed = [0] * program.devices
     for stream, load in heaviest(what).items():
-        kind, number = site(stream)
-        needed[number] += load.bytes if kind != "host" else 0
+        needed[stream.device] += load.bytes if stream.lane is not Lane.HOST else 0
     pairs = zip(program.memory, needed, strict=True)
     return replace(program, memory=tuple(replace(m, reserve_bytes=n) for m, n in pairs))
 

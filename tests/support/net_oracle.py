@@ -14,7 +14,7 @@ from support.emulate import Harm, Machine, Seen, first_values, kept, need, refer
 from support.noded import every_op, node_of, shard_of, size, taken
 from support.oracle import graph_of, in_random_order, none_race
 
-from plans.schema import Buffer, Plan, Program, Segment, parse_id
+from plans.schema import Buffer, Plan, Program, Segment
 
 Stores = dict[int, bytearray]
 
@@ -151,7 +151,7 @@ def _segment(
         graph_of(program.leave, 1, rounds=False),
     ]
     for node in [node for graph in graphs for node in in_random_order(*graph, rng)]:
-        name = parse_id(node.op.id)
+        name = node.op.name
         step = steps[name.task] + node.round
         machine.memory["host"] = stores[node_of(node.op, segment.devices, nodes)]
         for role, value in machine.step(node.op, step).items():

@@ -23,7 +23,7 @@ from support.emulate import (
     reference,
 )
 
-from plans.schema import Buffer, Op, Plan, Program, Task, parse_id
+from plans.schema import Buffer, Op, Plan, Program, Task
 
 
 class Node(NamedTuple):
@@ -225,7 +225,7 @@ def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[st
     todo = set(expected)
     for node in line:
         for role, value in machine.step(node.op, node.round).items():
-            kind = parse_id(node.op.id).kind
+            kind = node.op.name.kind
             whole = re.sub(r"\.[IW](\d+)$", r".B\1", node.op.id)  # of which it is a part
             if kind in "FU" or (kind in "BIW" and role != "grad"):
                 key = (whole, node.round, role)

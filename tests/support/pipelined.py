@@ -18,7 +18,7 @@ from support.device_ops import Maker, Way
 from support.retime import foretold
 
 from planner.inputs.problem import Problem
-from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.ops import Entry, queued
 from planner.rounds.program import Cycle
 from planner.rounds.timeline import once
 from planner.shards.modes import Mode
@@ -26,10 +26,11 @@ from planner.shards.shard_cost import Links
 from planner.shards.values import SCALARS_BYTES
 from plans import prove
 from plans.checker.graphs import heaviest
+from plans.ops import Lane, OpKind, OpName, Stream
 from plans.order import Run, due_of, laid_out
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import Buffer, Device, Host, Memory, Op, OpName, Plan, Program, Shard, Task
-from plans.view import site, stored, view
+from plans.schema import Buffer, Device, Host, Memory, Op, Plan, Program, Shard, Task
+from plans.view import stored, view
 from profiles.codec import align
 
 RESIDENT = Mode("resident", "device", "recompute")
@@ -56,9 +57,9 @@ def evaluating(way: Way, links: Links) -> Program:
             reads = {**maker.param(k, device), **maker.tied(k, device)}
             reads |= {"x": maker.boundary("x", k, m, device)} if k else {}
             reads |= maker.batch(k, m, device)
-            name, cost = OpName(maker.task, "s", k, "F", m), way.shards[k]
+            name, cost = OpName(maker.task, "s", k, OpKind.FORWARD, m), way.shards[k]
             us, transient = cost.graph_forward_us, cost.backward_transient_bytes
-            maker.op(name, Stream(device, "compute"), us, reads, {}, transient)
+            maker.op(name, Stream(device, Lane.COMPUTE), us, reads, {}, transient)
     cycle = Cycle.in_turn(maker.entries)
     enter = [e for e in maker.staying("P") if "state" not in e.writes]
     return _program(way, maker, _once(enter), cycle, (), evaluates=True)
@@ -122,7 +123,7 @@ def planned(problem: Problem, way: Way, *, proven: bool = True) -> Plan:
         tasks=(task,),
         programs=tuple(programs),
         segments=tuple(segments),
-        prediction=Prediction(0, 1, "none", 0, (Bound("none", 1),), (), ()),
+        prediction=Prediction(0, 1, "none", (Bound("none", 1),)),
         solver=Solver("gantry", 0, "complete", 1),
         numerics=problem.numerics,
     )
@@ -195,8 +196,7 @@ def _reserved(made: Program, task: Task, host: Sequence[Buffer], way: Way) -> Pr
     what = view(made, {task.name: task}, {buffer.name: buffer for buffer in host})
     needed = [way.costs.total("buffer") + SCALARS_BYTES] * made.devices
     for stream, load in heaviest(what).items():
-        kind, number = site(stream)
-        needed[number] += load.bytes if kind != "host" else 0
+        needed[stream.device] += load.bytes if stream.lane is not Lane.HOST else 0
     pairs = zip(made.memory, needed, strict=True)
     memory = tuple(structs.replace(one, reserve_bytes=size) for one, size in pairs)
     return structs.replace(made, memory=memory)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
 from executor.replay.tickets import END, ENTER, LEAVE, Job, Span, Ticket, jobs_of, spans_of
 from plans.parts import phase_of, program_parts
-from plans.schema import Op, Program, parse_id
+from plans.schema import Op, Program
 
 Key = tuple[Any, ...]  # of a counter
 Tickets = tuple[tuple[str, int], ...]
@@ -160,7 +160,7 @@ class Replay:
         yield (me, lane), ready + 1
 
     def _target(self, op: Op) -> int | None:
-        if parse_id(op.id).kind != "X":
+        if op.name.kind != "X":
             return None
         (buffer,) = op.writes.values()
         return self._spaces[buffer]

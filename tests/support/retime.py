@@ -1,12 +1,10 @@
 """Honest times for any plan: everything starts as soon as what it waits for ends."""
 
-from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate
 
 from msgspec.structs import replace
 
-from plans import timing
 from plans.prediction import Bound
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 
@@ -27,16 +25,10 @@ def retimed(plan: Plan) -> Plan:
 
 
 def foretold(plan: Plan) -> Plan:
-    """The plan with what follows from its times, and its lower bound, in its prediction."""
+    """The plan with the makespan that follows from its times."""
     moves = plan.disk.moves if plan.disk else ()
     makespan = max(entry.end_us for entry in (*plan.segments, *moves))
-    slack = makespan - plan.prediction.lower_bound_us
-    gap = slack * 1_000_000 // makespan if makespan else 0
-    prediction = replace(plan.prediction, makespan_us=makespan, gap_ppm=gap)
-    with suppress(ValueError, IndexError, KeyError):  # mutants from which nothing follows
-        devices, tasks = timing.predict_devices(plan), timing.predict_tasks(plan)
-        prediction = replace(prediction, devices=devices, tasks=tasks)
-    return replace(plan, prediction=prediction)
+    return replace(plan, prediction=replace(plan.prediction, makespan_us=makespan))
 
 
 def _program(program: Program) -> Program:

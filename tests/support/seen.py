@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from executor.replay.sides import BEGUN, READY
-from plans.schema import Op, Program, parse_id
+from plans.schema import Op, Program
 
 Ticket = tuple[str, int, int]  # stream, base, stride
 Jobs = dict[tuple[int, str, str], list[tuple[str, frozenset[Ticket]]]]  # by process, phase, stream
@@ -82,7 +82,7 @@ class Seen:
     def _ends(self, op: Op) -> tuple[int, int]:
         left, _, right = op.stream.partition(".")
         sender = self._ranks[int(right if left == "host" else left)]
-        return sender, sender if parse_id(op.id).kind != "X" else self._ranks[self._target(op)]
+        return sender, sender if op.name.kind != "X" else self._ranks[self._target(op)]
 
     def _target(self, op: Op) -> int:
         (name,) = op.writes.values()

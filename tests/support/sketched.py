@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 from support.retime import retimed
 
-from plans.prediction import DevicePrediction, Prediction, Solver, TaskPrediction
+from plans.prediction import Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
 from profiles.schema import Emulation, Workload
 
@@ -97,7 +97,6 @@ def _program(ops: Sequence[Op], devices: int) -> Program:
 def _around(task: Task, program: Program, rounds: int, *, emulated: bool) -> Plan:
     """The plan of one segment; nothing is predicted yet."""
     emulation = Emulation(10**9, 10**9, 10) if emulated else None
-    peaks = tuple(DevicePrediction(0, 0, 10 * MIB) for _ in program.memory)
     return Plan(
         inputs={"profile": "b" * 64},
         devices=(Device("box", "cpu", 16 * MIB, 1, emulation),) * program.devices,
@@ -105,7 +104,7 @@ def _around(task: Task, program: Program, rounds: int, *, emulated: bool) -> Pla
         tasks=(task,),
         programs=(program,),
         segments=(Segment("a", tuple(range(program.devices)), rounds, 0, 0),),
-        prediction=Prediction(0, 0, "", 0, (), peaks, (TaskPrediction("a", 0, 0, 0),)),
+        prediction=Prediction(0, 0, "", ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
 

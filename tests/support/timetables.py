@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
+from msgspec.structs import replace
+
 from plans import timing
-from plans.prediction import Bound, DevicePrediction, Prediction, Solver, TaskPrediction
+from plans.prediction import Bound, Prediction, Solver
 from plans.runlog import End, Header, OpRecord, RunLog, StepRecord
 from plans.schema import Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
 from profiles.schema import Emulation, Workload
@@ -92,7 +94,7 @@ def program(name: str, tasks: Sequence[Task]) -> Program:
     ]
     return Program(
         name=name,
-        memory=(Memory(6 * MIB, 2 * MIB),),
+        memory=(Memory(3 * MIB, 2 * MIB),),
         tasks=tuple(one.name for one in tasks),
         enter_us=600,
         period_us=max(spans + carried),
@@ -132,7 +134,7 @@ def tiny() -> Plan:
         Op("a.s0.S0", "0.d2h", 140, 170, ("a.s0.B0",)),
         Op("a.s0.U0", "host.0", 170, 200, ("a.s0.S0",)),
     )
-    body = Program("a", (Memory(MIB, MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
+    body = Program("a", (Memory(3 * MIB, 2 * MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
     return assemble((one,), (body,), (Segment("a", (0,), 1, 0, 200),))
 
 
@@ -154,40 +156,13 @@ def assemble(
         tasks=tasks,
         programs=programs,
         segments=segments,
-        prediction=Prediction(0, 0, "link", 0, (), (), ()),
+        prediction=Prediction(0, 0, "link", ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
-    return _predicted(body, count)
-
-
-def _predicted(body: Plan, count: int) -> Plan:
-    planned = list(timing.timeline(body))
-    makespan = max(segment.end_us for segment in body.segments)
-    exposed = timing.exposed_copy_us((p.stream, p.start_us, p.end_us) for p in planned)
-    busy = [
-        sum(p.end_us - p.start_us for p in planned if p.stream == f"{d}.compute")
-        for d in range(count)
-    ]
-    spans = {
-        one.name: [p for p in planned if p.op.id.split(".")[0] == one.name] for one in body.tasks
-    }
-    bound = makespan * 9 // 10
-    prediction = Prediction(
-        makespan_us=makespan,
-        lower_bound_us=bound,
-        lower_bound_name="link",
-        gap_ppm=(makespan - bound) * 1_000_000 // makespan,
-        bounds=(Bound("compute", makespan // 2), Bound("link", bound)),
-        devices=tuple(
-            DevicePrediction(busy[d], exposed.get(str(d), 0), 5 * MIB) for d in range(count)
-        ),
-        tasks=tuple(
-            TaskPrediction(n, min(p.start_us for p in ps), max(p.end_us for p in ps), 1)
-            for n, ps in spans.items()
-        ),
-    )
-    fields = {name: getattr(body, name) for name in body.__struct_fields__}
-    return Plan(**(fields | {"prediction": prediction}))
+    makespan = max(segment.end_us for segment in segments)
+    bounds = Bound("compute", makespan // 2), Bound("link", makespan * 9 // 10)
+    prediction = Prediction(makespan, bounds[-1].us, "link", bounds)
+    return replace(body, prediction=prediction)
 
 
 def log(of: Plan, *, percent: int = 110) -> RunLog:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plans.samples import open_table, table_path
-from plans.schema import Op, Plan, RoundKind, Segment, Shard, Task, parse_id
+from plans.schema import Op, Plan, RoundKind, Segment, Shard, Task
 from profiles.schema import Layer, Profile
 
 Load = tuple[int, int]  # tokens of a microbatch, and the sum of the squares of its sequences'
@@ -107,7 +107,7 @@ class Truth:
 
     def _us(self, op: Op, own: Sequence[Load]) -> float:
         """A pass as its microbatch says; all else as planned."""
-        name = parse_id(op.id)
+        name = op.name
         if name.item != "s" or name.kind not in "FBIW":
             return op.end_us - op.start_us
         shard, load = self._task.shards[name.number], own[name.index]

@@ -10,7 +10,7 @@ from support.retime import retimed
 from plans import timing
 from plans.checker.capacity import value_bytes
 from plans.runlog import End, Header, OpRecord, RunLog
-from plans.schema import Op, Plan, Shard, parse_id
+from plans.schema import Op, Plan, Shard
 from profiles.schema import Device, Layer, LayerCost, Link, Profile, Rate, Time
 
 
@@ -89,7 +89,7 @@ def true_us(op: Op, plan: Plan, believed: Profile, true: Profile) -> int:
 
 
 def _known_us(op: Op, plan: Plan, profile: Profile) -> int:
-    name = parse_id(op.id)
+    name = op.name
     task = next(task for task in plan.tasks if task.name == name.task)
     if name.kind in "PS":
         (role,) = op.writes

@@ -20,7 +20,7 @@ from executor.profiling import task as task_profiler
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from planner.inputs import only_microbatch, parse_layout
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
@@ -116,7 +116,7 @@ def oracle(plan: Plan, kind: Kind) -> Plain:
     """The plain loop that has the plan's microbatches, with their weights."""
     task, each = replace(kind.task, weight=kind.weight), dict[str, set[int]]()
     for op in plan.programs[0].round:
-        name = parse_id(op.id)
+        name = op.name
         if name.item == "s" and name.kind in "BW":
             each.setdefault(op.stream, set()).add(name.index)
     first = set(map(frozenset, each.values()))

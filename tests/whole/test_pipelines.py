@@ -21,7 +21,7 @@ from executor import run
 from executor.driver import Options
 from executor.workload.task import Evaluation, Task
 from planner.inputs import parse_layout
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 
 
 def oracle(plan: Plan) -> Callable[[Task, int], Plain]:
@@ -35,7 +35,7 @@ def shares_of(plan: Plan, task: Task) -> Shares:
     (planned,) = plan.tasks
     found: dict[int, dict[str, list[int]]] = {}
     for op in plan.programs[0].round:
-        name, device = parse_id(op.id), op.stream.partition(".")[0]
+        name, device = op.name, op.stream.partition(".")[0]
         if name.item == "s" and name.kind in "BW":
             found.setdefault(name.number, {}).setdefault(device, []).append(name.index)
     assert callable(task.model)

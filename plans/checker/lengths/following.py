@@ -44,17 +44,14 @@ def _pairs(segment: Segment) -> Iterator[Pair]:
 
 
 def following(
-    views: Sequence[View],
-    after: Collection[Pair],
-    parts: Sequence[Sequence[Phase]],
-    orders: Sequence[Sequence[list[int]]],
+    views: Sequence[View], parts: Sequence[Sequence[Phase]], after: Collection[Pair]
 ) -> Iterator[str]:
     """One line per op and role of a kind that does not find what it should after another.
 
-    For each kind its view, its phases and linear orders of them; each is sound by itself."""
+    For each kind its view and its phases; each is sound by itself."""
     start = Run(views[0], [phase for own in parts for phase in own])
-    start.phase(parts[0][0], orders[0][0])
-    rounds = [_first(own[1], order[1]) for own, order in zip(parts, orders, strict=True)]
+    start.phase(parts[0][0], parts[0][0].order)
+    rounds = [_first(own[1]) for own in parts]
     for one in sorted({earlier for earlier, _ in after}):
         before = start.fork(views[one])
         before.phase(parts[one][1], rounds[one])
@@ -65,6 +62,6 @@ def following(
                 yield f"{line} [kind {other} after kind {one}]"
 
 
-def _first(phase: Phase, order: list[int]) -> list[int]:
+def _first(phase: Phase) -> list[int]:
     """The nodes of round 0."""
-    return [node for node in order if node < len(phase.ops)]
+    return [node for node in phase.order if node < len(phase.ops)]

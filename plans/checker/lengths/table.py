@@ -132,10 +132,6 @@ class _Rows(NamedTuple):
     lengths: NDArray[Any] | None
     judges: bool = False
 
-    def place(self, row: int) -> str:
-        """The task and the step, in words."""
-        return self.task.name + (f": step {self.first + row}" if not self.judges else "")
-
     @classmethod
     def of(
         cls,

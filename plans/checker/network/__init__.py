@@ -3,12 +3,13 @@
 from plans.checker.network.ledger import ledger
 from plans.checker.network.shape import carried_bytes, nodes_shape, transfers_shape
 from plans.checker.network.states import states_found
-from plans.checker.network.stores import MOST_WAYS, Nodes, on_nodes, spread, ways, ways_few
+from plans.checker.network.stores import MOST_WAYS, Nodes, Ways, on_nodes, spread, ways, ways_few
 from plans.checker.network.times import transfer_order, transfer_times
 
 __all__ = [
     "MOST_WAYS",
     "Nodes",
+    "Ways",
     "carried_bytes",
     "ledger",
     "nodes_shape",

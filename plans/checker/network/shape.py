@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+from plans.ops import parse_id
 from plans.order import kept_bytes
-from plans.schema import Plan, Task, Transfer, parse_id
+from plans.schema import Plan, Task, Transfer
 
 
 def nodes_shape(plan: Plan) -> Iterator[str]:

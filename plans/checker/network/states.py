@@ -10,8 +10,9 @@ the node of the op that writes; a transfer makes its target another node that ha
 
 from collections.abc import Collection, Iterator, Mapping
 
+from plans.ops import parse_id
 from plans.order import Kept, Use, nodes_of, uses
-from plans.schema import Plan, Transfer, parse_id
+from plans.schema import Plan, Transfer
 
 
 def states_found(plan: Plan) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from plans.order import nodes_of, uses
 from plans.schema import Op, Plan
-from plans.view import Entry, View, site
+from plans.view import Entry, View
 
 Nodes = tuple[int, ...]
 """The node of each of a program's devices."""
@@ -80,7 +80,7 @@ def spread(view: View, nodes: Nodes) -> View:
         return own
 
     def placed(op: Op) -> Op:
-        node = nodes[site(op.stream)[1]]
+        node = nodes[op.queue.device]
         reads, writes = (
             {role: there(name, node) for role, name in roles.items()}
             for roles in (op.reads, op.writes)

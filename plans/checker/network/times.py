@@ -8,15 +8,18 @@ from plans.schema import Plan, Segment, Transfer
 
 def transfer_order(plan: Plan) -> Iterator[str]:
     """Segments and transfers never wait for each other in a ring; told for one of them."""
-    transfers = plan.net.transfers if plan.net else ()
-    yield from rings(plan, [one.id for one in transfers], with_transfers(plan))
+    if plan.net:
+        ids = [one.id for one in plan.net.transfers]
+        yield from rings(plan, ids, with_transfers(plan))
 
 
 def transfer_times(plan: Plan) -> Iterator[str]:
     """No transfer is predicted to start before what it waits for ends, nor its segment before it.
 
     Segments among themselves are another rule's."""
-    count, transfers = len(plan.segments), plan.net.transfers if plan.net else ()
+    if plan.net is None:
+        return
+    count, transfers = len(plan.segments), plan.net.transfers
     spans: list[Segment | Transfer] = [*plan.segments, *transfers]
     names = [f"segment {index}" for index in range(count)] + [one.id for one in transfers]
     for one in transfers:

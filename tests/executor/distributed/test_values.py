@@ -32,7 +32,7 @@ from executor.errors import RunError
 from executor.numerics import Layout, Spec, TensorPlace
 from executor.replay import Facts, Norming
 from executor.workload import Content, Share
-from plans.schema import OpName
+from plans.ops import OpName
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)

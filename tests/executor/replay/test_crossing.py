@@ -19,7 +19,7 @@ from executor.replay.ops import Work
 from executor.replay.sides import BEGUN, READY
 from executor.replay.team import Facts, News
 from executor.replay.tickets import Halt, Stopped, Ticket
-from plans.schema import parse_id
+from plans.ops import parse_id
 
 
 @dataclass

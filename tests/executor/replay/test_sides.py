@@ -19,7 +19,7 @@ from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
 from plans.parts import Part, parts, phase_of, program_parts
-from plans.schema import Op, Plan, Program, RoundKind, parse_id
+from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing import of_kind
 
 ROUNDS = 2  # edges reach back one
@@ -62,7 +62,7 @@ def assert_heard(program: Program, ranks: Sequence[int], replay: Replay) -> None
     latest: dict[str, tuple[int, str]] = {}
     for event in replay.events:
         op = ops[event.op]
-        if event.phase != "round" or parse_id(op.id).kind == "X":
+        if event.phase != "round" or op.name.kind == "X":
             continue
         rank = ranks[_device(op)]
         if event.ends:

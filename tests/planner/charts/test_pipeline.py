@@ -17,7 +17,7 @@ from support.parts import pipeline_part, resident_part
 import plans
 from planner.charts import axes, bars, gantt, pipeline, streams
 from plans import timing
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 
 SHAPES = [
     {},
@@ -69,7 +69,7 @@ def test_every_compute_op_is_a_box_in_the_row_of_its_device(shape: dict[str, Any
     plan = sketched.plan(rounds=1, **shape)
     rows = pipeline.view(plan).rows
     ops = [one for one in timing.timeline(plan) if one.stream in rows]
-    assert {parse_id(one.op.id).kind for one in ops} >= {"F", "U"}
+    assert {one.op.name.kind for one in ops} >= {"F", "U"}
     expected = sorted((one.start_us, one.end_us, rows[one.stream].low) for one in ops)
     assert _boxes(_whole(plan)) == pytest.approx(np.array(expected))
     assert not [stream for stream in rows if "p2p" in stream]
@@ -84,7 +84,7 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
     plan = sketched.plan(rounds=2, **shape)
     rows = pipeline.view(plan).rows
     spaces = {buffer.name: buffer.space for buffer in plan.programs[0].buffers}
-    sends = [one for one in timing.timeline(plan) if parse_id(one.op.id).kind == "X"]
+    sends = [one for one in timing.timeline(plan) if one.op.name.kind == "X"]
     assert sends
     expected = []
     for one in sends:
@@ -112,7 +112,7 @@ def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
     looks = {
         (shard, kind): bars.color(0, kind, view.look(0, op)[1])
         for op in plan.programs[0].round
-        for _, _, shard, kind, _ in [astuple(parse_id(op.id))]
+        for _, _, shard, kind, _ in [astuple(op.name)]
         if op.stream == "0.compute" and kind in "FB"
     }
     assert set(looks) == {(0, "F"), (2, "F"), (0, "B"), (2, "B")}

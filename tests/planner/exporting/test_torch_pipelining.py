@@ -16,7 +16,7 @@ from planner.exporting import Schedule, schedule
 from planner.orders import NAMED, Places
 from planner.shards import Mode
 from plans import prove
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 
 SAVED, RECOMPUTED = (
     Mode("resident", "device", activations) for activations in ("saved", "recompute")
@@ -137,7 +137,7 @@ def test_ranks_have_the_plans_passes_in_the_plans_order(seed: int) -> None:
                 own = [k for k, shard in enumerate(task.shards) if shard.first_layer in inside]
                 up = own if action[1] == "F" else own[::-1]
                 found += [(k, *action[1:]) for k in up if (k, action[1]) != (last, "F")]
-        names = [parse_id(op.id) for op in plan.programs[0].round if op.stream == f"{rank}.compute"]
+        names = [op.name for op in plan.programs[0].round if op.stream == f"{rank}.compute"]
         assert found == [(n.number, n.kind, str(n.index)) for n in names if n.kind in "FBIW"]
 
 

@@ -20,8 +20,9 @@ from planner.inputs.corrections import Corrections, apply
 from planner.inputs.problem import Policy
 from planner.inputs.residuals import residuals
 from planner.shards.shard_cost import copy_us
+from plans.ops import parse_id
 from plans.runlog import RunLog
-from plans.schema import Plan, parse_id
+from plans.schema import Plan
 from profiles.errors import FormatError
 from profiles.schema import Profile, Rate
 

@@ -11,7 +11,6 @@ from support import piped, synthetic
 from planner.lowering import PipelineRound
 from planner.shards import Mode
 from plans import InvalidPlan, prove
-from plans.schema import parse_id
 
 
 @pytest.mark.parametrize("first", range(0, 160, 20))
@@ -42,7 +41,7 @@ def four_layers(
 
 def counted(made: PipelineRound) -> Counter[str]:
     """The round's ops by kind."""
-    return Counter(parse_id(op.id).kind for op in made.program().round)
+    return Counter(op.name.kind for op in made.program().round)
 
 
 STAGES = ((0,), (0,), (1,), (1,))

@@ -13,7 +13,7 @@ from planner.rounds.shard_major import ShardMajor
 from planner.shards.shard_cost import Links
 from planner.shards.slots import Slots
 from planner.shards.strategy import Strategy
-from plans.view import op_name
+from plans.ops import parse_id
 
 
 def emitted(strategy: Strategy, links: Links, visits: Iterable[Visit]) -> list[Entry]:
@@ -49,4 +49,4 @@ def test_a_name_is_written_as_it_is_read(seed: int) -> None:
     strategy = some_choice(case, rng)
     entries = emitted(strategy, case.links, ShardMajor(Slots(strategy)).visits())
     assert len({entry.name for entry in entries}) == len(entries)
-    assert all(op_name(str(entry.name)) == entry.name for entry in entries)
+    assert all(parse_id(str(entry.name)) == entry.name for entry in entries)

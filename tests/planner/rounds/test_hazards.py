@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.rounds.hazards import dependencies, pruned
-from planner.rounds.ops import Entry, Stream, queued
+from planner.rounds.ops import Entry, queued
 from planner.rounds.timeline import Needs
-from plans.schema import OpName
+from plans.ops import Lane, OpKind, OpName, Stream
 
-STREAMS = [Stream(0, "compute"), Stream(0, "h2d"), Stream(0, "d2h"), Stream(0, "host")]
+STREAMS = [Stream(0, Lane.COMPUTE), Stream(0, Lane.H2D), Stream(0, Lane.D2H), Stream(0, Lane.HOST)]
 
 Run = tuple[int, int]  # an op and its round
 
@@ -21,7 +21,7 @@ def rounds(draw: st.DrawFn) -> list[Entry]:
     for i in range(draw(st.integers(1, 8))):
         reads = {"param": draw(buffers)} if draw(st.booleans()) else {}
         writes = {"param": draw(buffers)} if draw(st.booleans()) else {}
-        name = OpName("t", "s", 0, "P", i)
+        name = OpName("t", "s", 0, OpKind.PREFETCH, i)
         entries.append(Entry(name, draw(st.sampled_from(STREAMS)), 1, reads, writes))
     return entries
 
@@ -89,8 +89,8 @@ def test_no_edge_is_implied_by_the_others(entries: list[Entry]) -> None:
 
 def test_an_op_waits_for_the_reader_of_the_round_before() -> None:
     """An op that overwrites what the round before read waits for that reader, one round back."""
-    h2d, compute = Stream(0, "h2d"), Stream(0, "compute")
-    write = Entry(OpName("t", "s", 0, "P", 0), h2d, 1, {}, {"param": "a"})
-    read = Entry(OpName("t", "s", 0, "F", 0), compute, 1, {"param": "a"}, {})
+    h2d, compute = Stream(0, Lane.H2D), Stream(0, Lane.COMPUTE)
+    write = Entry(OpName("t", "s", 0, OpKind.PREFETCH, 0), h2d, 1, {}, {"param": "a"})
+    read = Entry(OpName("t", "s", 0, OpKind.FORWARD, 0), compute, 1, {"param": "a"}, {})
     assert dependencies([write, read]) == [[-2, -1], [0]]
     assert linked([write, read]) == [[-1], [0]]

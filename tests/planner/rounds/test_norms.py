@@ -9,7 +9,7 @@ from planner.inputs.problem import Effort
 from planner.search.bounds import task_bound
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
-from plans.schema import Op, Plan, parse_id
+from plans.schema import Op, Plan
 from profiles.check import violations
 from profiles.schema import Numerics, Profile
 
@@ -35,11 +35,11 @@ def built(of: Profile, mib: int, policy: str = "gantry") -> Plan:
 def kinds(plan: Plan, stream: str) -> str:
     """The kinds of a stream's ops in a round, in order."""
     ops = [op for op in plan.programs[0].round if op.stream == stream]
-    return "".join(parse_id(op.id).kind for op in ops)
+    return "".join(op.name.kind for op in ops)
 
 
 def ops(plan: Plan, kind: str) -> list[Op]:
-    return [op for op in plan.programs[0].round if parse_id(op.id).kind == kind]
+    return [op for op in plan.programs[0].round if op.name.kind == kind]
 
 
 @pytest.mark.parametrize(("mib", "slowness"), CASES)

@@ -30,7 +30,8 @@ from planner.views.show import describe
 from planner.views.summary import traffic
 from plans import Plan
 from plans.checker.check import violations
-from plans.schema import Host, parse_id
+from plans.ops import parse_id
+from plans.schema import Host
 from profiles.schema import Disk, Rate
 
 pytestmark = pytest.mark.usefixtures("quick")

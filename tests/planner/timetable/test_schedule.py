@@ -12,6 +12,7 @@ import plans
 import profiles
 from planner.timetable.greedy import listed, longest_remaining
 from planner.timetable.works import makespan
+from plans.timing import task_spans
 from profiles.units import show_clock
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -35,7 +36,7 @@ def built(*options: object) -> plans.Plan:
 
 
 def ends(plan: plans.Plan) -> dict[str, int]:
-    return {task.name: task.end_us for task in plan.prediction.tasks}
+    return {name: end_us for name, (_, end_us) in task_spans(plan).items()}
 
 
 @pytest.mark.parametrize("policy", ["gantry", "hydra"])

@@ -8,7 +8,8 @@ from support import handmade, sketched
 
 from planner.views import layout_words, on_devices, ranges, receiver, spaces, stages, summary
 from planner.views.layout import Stage, layout
-from plans.schema import Plan, parse_id
+from plans.ops import parse_id
+from plans.schema import Plan
 from plans.timing import round_compute_us, round_exposed_us, timeline
 
 

@@ -30,7 +30,7 @@ def test_programs_that_are_alike_are_proven_once(monkeypatch) -> None:
     inner = check._inside
 
     def counted(found, what, *others):
-        looked_at.append(what.program.name)
+        looked_at.append(what.view.program.name)
         inner(found, what, *others)
 
     monkeypatch.setattr(check, "_inside", counted)

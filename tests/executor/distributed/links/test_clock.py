@@ -18,7 +18,7 @@ from executor.distributed.links import clock
 from executor.distributed.world import machine_id
 from executor.profiling.profiler import Options, profile
 from plans import runlog
-from plans.view import site
+from plans.ops import parse_stream
 from profiles.schema import Emulation
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
@@ -55,7 +55,7 @@ def test_what_crosses_is_read_after_it_was_sent(folder: Path) -> None:
         for before in op.after
         if before.partition(".")[2].partition(".")[2].startswith("X")
     }
-    assert {site(stream)[1] for _, _, stream in readers} == {0, 1}
+    assert {parse_stream(stream).device for _, _, stream in readers} == {0, 1}
     for send, reader, _ in readers:
         for number in range(plan.tasks[0].steps):
             assert starts[reader, number] > starts[send, number] - LATE_US
@@ -67,7 +67,7 @@ def test_ops_say_which_process_ran_them(folder: Path) -> None:
     program = plan.programs[0]
     streams = {op.id: op.stream for op in (*program.enter, *program.round, *program.leave)}
     assert {op.rank for op in log.ops} == {0, 1}
-    assert all(op.rank == site(streams[op.op])[1] for op in log.ops)
+    assert all(op.rank == parse_stream(streams[op.op]).device for op in log.ops)
 
 
 def test_reports_read_such_a_log(folder: Path) -> None:
