@@ -136,10 +136,7 @@ class Searches:
             for one in own.values():
                 if isinstance(one, NoPlanFound):
                     raise one
-            # On several devices each needs less for a long sample, else it is no less for a layer.
-            alone = [one for place, one in own.items() if place.devices == 1]
-            errors = own.values() if self.shapes[at].first[0].lengths else alone or own.values()
-            short.append(nearest(one for one in errors if isinstance(one, Infeasible)))
+            short.append(nearest(one for one in own.values() if isinstance(one, Infeasible)))
         if short:
             raise max(short, key=lambda failure: failure.smallest)
 

@@ -69,17 +69,20 @@ class Starts:
         return Strategy(costs, cuts, (stays,), 0, lumped=True)
 
     def streamed(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
-        """Everything streamed, boundaries kept or spilled, updates on the host; where that has no
-        room for gradients, also with updates on the device."""
+        """Everything streamed, boundaries kept or spilled, or of one microbatch at a time, updates
+        on the host; where that has no room for gradients, also with updates on the device."""
         last = len(cuts) - 2
-        for spilled in (False, True):
+        ways = [(last, False), (last, True)]
+        if last and costs.microbatches > 1:
+            ways.append((0, False))  # parameters stay for a round, boundaries for a microbatch
+        for block, spilled in ways:
             for update in _UPDATES:
                 mode = Mode(update=update, spilled=spilled)
                 modes = tuple(
-                    settled(costs.shard(a, b), mode, Place(not k, k == last, False))
+                    settled(costs.shard(a, b), mode, Place(not k, k == last, block < last))
                     for k, (a, b) in enumerate(pairwise(cuts))
                 )
-                strategy = Strategy(costs, cuts, modes, last, lumped=True)
+                strategy = Strategy(costs, cuts, modes, block, lumped=True)
                 yield strategy
                 if least_bytes(strategy) <= self.host_bytes:
                     break
