@@ -94,7 +94,7 @@ def program(name: str, tasks: Sequence[Task]) -> Program:
     ]
     return Program(
         name=name,
-        memory=(Memory(6 * MIB, 2 * MIB),),
+        memory=(Memory(3 * MIB, 2 * MIB),),
         tasks=tuple(one.name for one in tasks),
         enter_us=600,
         period_us=max(spans + carried),
@@ -134,7 +134,7 @@ def tiny() -> Plan:
         Op("a.s0.S0", "0.d2h", 140, 170, ("a.s0.B0",)),
         Op("a.s0.U0", "host.0", 170, 200, ("a.s0.S0",)),
     )
-    body = Program("a", (Memory(MIB, MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
+    body = Program("a", (Memory(3 * MIB, 2 * MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
     return assemble((one,), (body,), (Segment("a", (0,), 1, 0, 200),))
 
 

@@ -105,12 +105,9 @@ def test_devices_are_predicted_as_from_all_ops(whole: Runs) -> None:
     """Compute and exposed copies of all rounds, whatever their kinds."""
     plan, program, segment = made(whole)
     ops = [(op.stream, start, end) for start, end, _, op in written_out(program, segment)]
-    (device,) = timing.predict_devices(plan)
+    (device,) = timing.device_times(plan)
     assert device.exposed_copy_us == timing.exposed_copy_us(ops).get("0", 0)
     assert device.compute_us == sum(b - a for name, a, b in ops if name == "0.compute")
-    periods = [kinds_of(program)[kind].period_us for kind in each(whole)]
-    (task,) = timing.predict_tasks(plan)
-    assert task.round_us == sum(periods) // len(periods)
 
 
 @given(RUNS, st.integers(0, 2000))
