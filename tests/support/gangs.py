@@ -54,7 +54,7 @@ def pipelines(
     found = best((kind, structs.replace(task, layers=layers), host_bytes), effort)
     if not isinstance(found, Candidate):
         return found
-    idle = (Memory(0, 0, 0),) * (devices - 1)
+    idle = (Memory(0, 0),) * (devices - 1)
     program = structs.replace(found.program, memory=found.program.memory + idle)
     costs = replace(found.strategy.costs, task=task)
     return replace(found, strategy=replace(found.strategy, costs=costs), programs=(program,))

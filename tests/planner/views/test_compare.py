@@ -27,7 +27,8 @@ def test_run_ten_percent_slower_than_planned() -> None:
     assert {kind: times.value for kind, times in found.kinds.items()} == pytest.approx(
         dict.fromkeys("FBUPS", 1.1)
     )
-    assert all(t.actual == pytest.approx(1.1 * t.predicted) for t in found.tasks.values())
+    alone = [t for name, t in found.tasks.items() if name != "b"]  # b is within a's segment
+    assert all(t.actual == pytest.approx(1.1 * t.predicted) for t in alone)
     assert [one.value for one in found.exposed_copies] == pytest.approx([1.1] * 2)
     assert found.missing.count == 0
 
