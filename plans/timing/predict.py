@@ -8,7 +8,7 @@ from typing import NamedTuple
 from plans.ops import Lane
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing.intervals import exposed_copy_us
-from plans.timing.kinds import kinds_of, of_kind, runs
+from plans.timing.kinds import Runs, of_kind, runs
 from profiles.units import LARGEST
 
 
@@ -43,49 +43,39 @@ def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[str, int]:
 
 
 def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
-    """Compute, exposed copies and peak bytes of every device by the plan's own times.
+    """What every device does by the plan's own times.
 
     Beyond the rounds of a run that reach into each other every further one exposes as much."""
     exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans
-    kinds = {program.name: kinds_of(program) for program in plan.programs}
+    totals = [DeviceTimes(0, 0, 0)] * len(plan.devices)
 
     @cache
-    def once(name: str) -> Counter[str]:
-        program = plan.program(name)
-        return Counter(exposed(_spans(program.enter), 1, 1)) + Counter(
-            exposed(_spans(program.leave), 1, 1)
-        )
+    def used(name: str, whole: Runs) -> tuple[Counter[int], Counter[str]]:
+        """By the program's devices the compute and the exposed copies of a segment."""
+        program, busy = plan.program(name), Counter[int]()
+        copies = Counter(exposed(_spans(program.enter), 1, 1))
+        copies.update(exposed(_spans(program.leave), 1, 1))
+        for number, rounds in whole:
+            one = of_kind(program, number)
+            few = min(rounds, round_reach(one, rounds) + 2)
+            spans, period, rest = _spans(one.round), max(one.period_us, 1), rounds - few
+            more = exposed(spans, period, few)
+            less = exposed(spans, period, few - 1) if rest else more
+            copies.update({d: us + rest * (us - less.get(d, 0)) for d, us in more.items()})
+            busy.update({d: rounds * us for d, us in enumerate(round_compute_us(one))})
+        return busy, copies
 
-    @cache
-    def repeated(name: str, number: int, rounds: int) -> dict[str, int]:
-        kind = kinds[name][number]
-        return exposed(_spans(kind.ops), max(kind.period_us, 1), rounds)
-
-    @cache
-    def computing(name: str, number: int) -> list[int]:
-        return round_compute_us(of_kind(plan.program(name), number))
-
-    totals = [(0, 0, 0)] * len(plan.devices)
     for segment in plan.segments:
-        name, program = segment.program, plan.program(segment.program)
-        copies, busy = Counter(once(name)), [0] * program.devices
-        for number, rounds in runs(segment):
-            few = min(rounds, round_reach(kinds[name][number], rounds) + 2)
-            more, rest = repeated(name, number, few), rounds - few
-            less = repeated(name, number, few - 1) if rest else more
-            for device, us in more.items():
-                copies[device] += us + rest * (us - less.get(device, 0))
-            busy = [
-                us + rounds * one for us, one in zip(busy, computing(name, number), strict=True)
-            ]
-        for local, (number, memory) in enumerate(zip(segment.devices, program.memory, strict=True)):
-            compute, copied, peak = totals[number]
-            totals[number] = (
-                compute + busy[local],
-                copied + copies[str(local)],
+        busy, copies = used(segment.program, runs(segment))
+        memories = plan.program(segment.program).memory
+        for local, (number, memory) in enumerate(zip(segment.devices, memories, strict=True)):
+            compute_us, exposed_us, peak = totals[number]
+            totals[number] = DeviceTimes(
+                compute_us + busy[local],
+                exposed_us + copies[str(local)],
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
-    return tuple(DeviceTimes(*total) for total in totals)
+    return tuple(totals)
 
 
 def round_exposed_us(program: Program) -> list[int]:
