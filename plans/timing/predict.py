@@ -103,4 +103,4 @@ def task_spans(plan: Plan) -> dict[str, tuple[int, int]]:
         for name in plan.program(segment.program).tasks:
             start, end = spans.get(name, (segment.start_us, segment.end_us))
             spans[name] = min(start, segment.start_us), max(end, segment.end_us)
-    return spans
+    return {task.name: spans[task.name] for task in plan.tasks if task.name in spans}
