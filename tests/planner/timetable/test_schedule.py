@@ -10,8 +10,8 @@ from support.time_indexed import alike
 
 import plans
 import profiles
-from planner.timetable.greedy import greedy
-from planner.timetable.works import makespan
+from planner.timetable.jobs import makespan
+from planner.timetable.list_schedule import by_policy
 from profiles.units import show_clock
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -57,23 +57,23 @@ def test_no_greedy_order_is_shorter() -> None:
 
 def test_a_random_order_is_that_of_its_seed() -> None:
     """The same seed, the same order; of several seeds not all the same."""
-    works = [alike(f"t{i}", 10 + i, 1, 10) for i in range(6)]
-    orders = [[p.work for p in greedy(works, (0, 0), "random", seed)] for seed in (0, 0, 1, 2, 3)]
+    jobs = [alike(f"t{i}", 10 + i, 1, 10) for i in range(6)]
+    orders = [[p.job for p in by_policy(jobs, (0, 0), "random", seed)] for seed in (0, 0, 1, 2, 3)]
     assert orders[0] == orders[1]
     assert len(set(map(tuple, orders))) > 1
 
 
 def test_the_longest_whole_task_comes_first() -> None:
     """Under lpt, on whichever device falls free."""
-    works = [alike(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
-    pieces = greedy(works, (0, 0), "lpt", 0)
-    assert [(p.work, *p.devices) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
+    jobs = [alike(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
+    pieces = by_policy(jobs, (0, 0), "lpt", 0)
+    assert [(p.job, *p.devices) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
 
 
 def test_the_longest_remaining_task_is_taken_again_and_again() -> None:
     """Three equal tasks on two devices take turns, and end at the even share but for a turn."""
-    works = [alike(f"t{n}", 160, 0, 10) for n in range(3)]
-    pieces = greedy(works, (0, 0), "lrtf", 0)
+    jobs = [alike(f"t{n}", 160, 0, 10) for n in range(3)]
+    pieces = by_policy(jobs, (0, 0), "lrtf", 0)
     assert len(pieces) > 3
     assert makespan(pieces) <= 2400 + 100
 
@@ -81,7 +81,7 @@ def test_the_longest_remaining_task_is_taken_again_and_again() -> None:
 def test_gantry_is_not_greedy() -> None:
     """Asked for its order there is none."""
     with pytest.raises(ValueError, match="not greedy"):
-        greedy([alike("t", 1, 0, 1)], (0,), "gantry", 0)
+        by_policy([alike("t", 1, 0, 1)], (0,), "gantry", 0)
 
 
 def test_the_mean_completion_puts_short_tasks_first() -> None:
