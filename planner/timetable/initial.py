@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from planner.inputs import Effort, Objective
 from planner.timetable.configuration import Column, Demand, configuration
-from planner.timetable.jobs import Assignment, Chunk, Devices, Job, Line, makespan
+from planner.timetable.jobs import Assignment, Chunk, Devices, Job, makespan
 from planner.timetable.list_schedule import list_schedule
 from planner.timetable.sets import Slice, sets
 from planner.timetable.simulate import simulate
@@ -161,16 +161,17 @@ def wrapped(
     busy = {device: one.end_us for one in ahead for device in one.devices}
     shares = dict(zip(alone, _shares(jobs, alone, devices, effort), strict=True))
     low, high = floor_us, makespan(best)
-    for _ in range(effort.limits.wrap_halvings if alone else 0):
+    step = (high - low) // 4096  # a little more than the bound is often enough
+    for _ in range(effort.limits.wrap_limits if alone else 0):
         if high - low <= 1:
             break
-        limit = (low + high) // 2
+        limit = min(low + step, (low + high) // 2)
         chunks = _filled(jobs, shares, devices, busy, limit)
         tried = simulate(jobs, [*first, *chunks], devices) if chunks else best
         if makespan(tried) <= limit:
             best, high = tried, makespan(tried)
         else:
-            low = limit
+            low, step = limit, 2 * step
     return best
 
 
@@ -204,34 +205,35 @@ def _filled(
     busy: Mapping[int, int],
     limit: int,
 ) -> list[Chunk]:
-    """The shares on devices that are filled up to the limit one after the other; nothing when there
-    are too few. Jobs on several kinds come first on the one and last on the others, each on a
-    device of its own.
+    """The shares on devices that are filled up to the limit one after the other, the shortest jobs
+    on those with least room; nothing when there are too few. Jobs on several kinds come first on
+    one of them and last on the others, each on a device of its own.
 
     shares: by job, its rounds on each kind. busy: when devices fall free, if not at once.
     """
     first, others, last = list[Chunk](), list[Chunk](), list[Chunk]()
     for kind in set(devices):
-        line = sorted((busy.get(d, 0), d) for d, its in enumerate(devices) if its == kind)
-        own, ends, reserved = list[tuple[int, int]](), [limit] * len(line), len(line)
-        for at, split in shares.items():
+        room = [(busy.get(d, 0), limit, d) for d, its in enumerate(devices) if its == kind]
+        own, reserved = list[tuple[int, int]](), 0
+        for at, split in reversed(shares.items()):
             if kind not in split:
                 continue
             if len(split) == 1:
                 own.append((at, split[kind]))
                 continue
-            if not reserved:
+            if reserved == len(room):
                 return []
-            reserved -= 1
-            free_us, device = line[reserved]
+            begin, end, device = room[reserved]
             us, chunk = jobs[at].us(kind, split[kind]), Chunk(at, split[kind], (device,))
             if kind == min(split):
-                line[reserved] = free_us + us, device
+                room[reserved] = begin + us, end, device
                 first.append(chunk)
             else:
-                ends[reserved] -= us
+                room[reserved] = begin, end - us, device
                 last.append(chunk)
-        found = _wrapped(jobs, own, kind, line, ends)
+            reserved += 1
+        room.sort(key=lambda one: one[1] - one[0])
+        found = _wrapped(jobs, own, kind, room)
         if found is None:
             return []
         others += found
@@ -242,26 +244,26 @@ def _wrapped(
     jobs: Sequence[Job],
     shares: Iterable[tuple[int, int]],
     kind: int,
-    line: Line,
-    ends: Sequence[int],
+    room: Sequence[tuple[int, int, int]],
 ) -> list[Chunk] | None:
-    """Rounds of jobs that fill devices one after the other, each from when it falls free to its
-    end; None when there are too few. Who goes on elsewhere begins there, so the last device comes
-    first."""
-    filled, busy = [list[Chunk]()], line[0][0]
+    """Rounds of jobs that fill devices one after the other, each between two times; None when there
+    are too few. Who goes on elsewhere begins there, so the last device comes first."""
+    filled, devices = [list[Chunk]()], iter(room)
+    busy, end, device = next(devices)
     for at, rounds in shares:
         run = jobs[at].runs[kind]
         assert run
-        number = len(filled) - 1
-        fitting = (ends[number] - busy - run.fixed_us) // max(1, run.period_us)
-        here = rounds if run.us(rounds) <= ends[number] - busy else max(0, min(rounds - 1, fitting))
-        if here:
-            filled[-1].append(Chunk(at, here, (line[number][1],)))
-            busy += run.us(here)
-        if here < rounds:
-            if number + 1 == len(line):
+        while run.us(rounds) > end - busy:  # it begins on the next device, if that is in time
+            fitting = min(rounds - 1, (end - busy - run.fixed_us) // max(1, run.period_us))
+            following = next(devices, None)
+            if following is None:
                 return None
-            busy, device = line[number + 1]
-            filled.append([Chunk(at, rounds - here, (device,))])
-            busy += run.us(rounds - here)
+            until = following[0] + run.us(rounds - fitting)
+            if fitting > 0 and until <= min(following[1], end - run.us(fitting)):
+                filled[-1].append(Chunk(at, fitting, (device,)))
+                rounds -= fitting
+            busy, end, device = following
+            filled.append([])
+        filled[-1].append(Chunk(at, rounds, (device,)))
+        busy += run.us(rounds)
     return [chunk for chunks in reversed(filled) for chunk in chunks]
