@@ -1,8 +1,8 @@
 """Timetables to begin with.
 
 List schedules; sets of programs that run at the same time (`sets`), one after the other; or gangs
-first, and jobs on one device each wrapped around what they leave, filled one device after the
-other up to a common limit (McNaughton's rule):
+first, and jobs on one device each wrapped around what they leave: devices of each kind are filled
+one after the other up to a common limit (McNaughton's rule).
 
     device 0   |  a (on 2)  |  b (last steps)       |
     device 1   |  a         |  b (first)  |  c      |
@@ -161,7 +161,7 @@ def wrapped(
     busy = {device: one.end_us for one in ahead for device in one.devices}
     shares = dict(zip(alone, _shares(jobs, alone, devices, effort), strict=True))
     low, high = floor_us, makespan(best)
-    step = (high - low) // 4096  # a little more than the bound is often enough
+    step = max(1, (high - low) // 4096)  # a little more than the bound is often enough
     for _ in range(effort.limits.wrap_limits if alone else 0):
         if high - low <= 1:
             break
@@ -181,7 +181,7 @@ def _shares(
     """For each of these jobs the rounds that kinds of devices get, about as the configuration
     program has it; none that would be shorter than entering and leaving twice."""
     kinds = sorted(set(devices))
-    if len(kinds) == 1:
+    if len(kinds) == 1 or not alone:
         return [{kinds[0]: jobs[at].rounds} for at in alone]
     of = [(at, kind) for at in alone for kind in kinds if jobs[at].runs[kind]]
     columns = [_column(jobs[at], kind) for at, kind in of]
@@ -215,7 +215,7 @@ def _filled(
     for kind in set(devices):
         room = [(busy.get(d, 0), limit, d) for d, its in enumerate(devices) if its == kind]
         own, reserved = list[tuple[int, int]](), 0
-        for at, split in reversed(shares.items()):
+        for at, split in reversed(list(shares.items())):
             if kind not in split:
                 continue
             if len(split) == 1:

@@ -13,7 +13,7 @@ Line = Sequence[tuple[int, int]]
 class Run(NamedTuple):
     """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us.
 
-    node: devices of each node, where there are several; moved_us: until what the work keeps is on
+    node: devices of each node, where there are several; moved_us: until what the job keeps is on
     another node."""
 
     fixed_us: int
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A task to run, never in two places at a time: `rounds` of it.
+    """Rounds of a task to run, never in two places at a time.
 
     runs: on each kind of device, None where it cannot run. A gang runs on several at once.
     """

@@ -13,7 +13,7 @@ from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Objective, Want
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.configuration import Column, Demand
-from planner.timetable.initial import behind, in_sets
+from planner.timetable.initial import in_sets, wrapped
 from planner.timetable.jobs import Assignment, Chunk, Job, Run, makespan, score
 from planner.timetable.list_schedule import list_schedule
 from planner.timetable.local_search import improved
@@ -124,7 +124,7 @@ def test_works_are_wrapped_around_behind_gangs() -> None:
     """A gang on two of three devices, and jobs that no whole assignment shares out evenly."""
     jobs = [gang("g", 100, 2), *(gang(f"t{n}", 110, 1) for n in range(4))]
     devices = (0, 0, 0)
-    pieces = behind(jobs, devices, 0, effort())
+    pieces = wrapped(jobs, devices, 0, effort())
     sound(jobs, devices, pieces)
     assert makespan(pieces) == 214
     assert {piece.start_us for piece in pieces if piece.job == "g"} == {0}
