@@ -42,13 +42,11 @@ class Limits:
     chosen_thrift: int = 10_000  # devices' mean time counts as 1/n of the end
     choice_starts: int = 12  # choices of gangs to begin with
     choice_works: int = 800  # of choices of gangs for which a timetable is made
-    assigned_binaries: int = 400  # size up to which a program assigns whole tasks to devices
-    wrap_halvings: int = 24  # of the interval in which the common limit of devices is searched
-    matched_pairs: int = 2_000  # works times devices up to which kinds are matched by intervals
+    wrap_limits: int = 32  # of devices in common, up to which jobs are wrapped around them
     gang_sets: int = 500  # of programs that run at the same time, until no other is sought
-    gang_pairs: int = 1_500  # works times devices up to which such sets are sought
-    start_near: int = 1_000  # within 1/n of the floor no timetable of whole works is tried
-    timetable_parts: int = 30_000  # of a timetable, timed by its local search
+    gang_pairs: int = 1_500  # jobs times devices up to which such sets are sought
+    kinds_pairs: int = 300  # the same for jobs on one device each, where kinds differ
+    timetable_parts: int = 60_000  # of a timetable, simulated by its local search
     host_places: int = 64  # in the host store that are looked at for a task
     timetable_near: int = 10_000  # within 1/n of the floor a timetable is not improved
 

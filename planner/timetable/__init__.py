@@ -1,10 +1,10 @@
 """Many tasks on many devices: which program runs where and when."""
 
+from planner.timetable.assign_jobs import in_time, named_bounds, timetable
 from planner.timetable.choice import columns_of, least_us, settled
 from planner.timetable.configuration import Column, configuration_us, demand_of, even_us
-from planner.timetable.placement import in_time, named_bounds, timetable
+from planner.timetable.jobs import missed_and_value
 from planner.timetable.segments import Stretch, cut, few_segments
-from planner.timetable.works import missed_and_value
 
 __all__ = [
     "Column",

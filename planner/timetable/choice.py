@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from planner.inputs import Effort, Problem
 from planner.lp import solve, total
 from planner.search import descend
+from planner.timetable.assign_jobs import Way, assign_jobs, jobs_of
 from planner.timetable.configuration import (
     Column,
     Demand,
@@ -21,9 +22,8 @@ from planner.timetable.configuration import (
     demand_of,
     model_of,
 )
-from planner.timetable.placement import Way, place, works_of
+from planner.timetable.jobs import Score, score
 from planner.timetable.sets import sets
-from planner.timetable.works import Score, score
 from profiles.schema import Task
 
 _CHOICE_SECONDS = 10.0  # for the program with one strategy for each task
@@ -141,9 +141,9 @@ def _by_timetable(
 
     def rated(one: Choice) -> Score:
         if one not in scores:
-            works = works_of(problem, _chosen(ways, one))
-            pieces = place(works, problem.kind_of, 0, brief, objective)
-            scores[one] = score(works, pieces, objective)
+            jobs = jobs_of(problem, _chosen(ways, one))
+            found = assign_jobs(jobs, problem.kind_of, 0, brief, objective)
+            scores[one] = score(jobs, found, objective)
         return scores[one]
 
     def hopeless(one: Choice, now: Score) -> bool:

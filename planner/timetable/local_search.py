@@ -1,10 +1,12 @@
-"""Timetables made better by one change at a time: move a part, swap two, shift or cut a split.
+"""Timetables made better by one change at a time: move a chunk, swap two, shift or cut a split.
 
     device 0   |  a            |          device 0   |  a          |  c  |
     device 1   |  b    |  c        |      device 1   |  b    |  c    |        c's split was shifted
 
-Only parts that the objective hangs on are changed. Effort is counted in parts that were timed, so
-the same works give the same timetable on any machine.
+A timetable is a list of chunks; each begins, in the order of the list, when its devices and its
+job are free. One that is moved takes the devices where it is done soonest from there on. Only
+chunks that the objective hangs on are changed. Effort is counted in chunks that were simulated, so
+the same jobs give the same timetable on any machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,170 +14,130 @@ from dataclasses import dataclass
 
 from planner.inputs import DEFAULT, Limits, Objective
 from planner.search import descend
-from planner.timetable.works import (
-    Devices,
-    Part,
-    Piece,
-    Queue,
-    Queues,
-    Score,
-    Work,
-    queued,
-    score,
-    timed,
-)
+from planner.timetable.jobs import Assignment, Chunk, Devices, Job, Score, score
+from planner.timetable.simulate import simulate
+from plans.order import claims, predecessors
+
+Chunks = tuple[Chunk, ...]
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Queues, and what follows from them."""
+    """Chunks with their devices, and what follows from them."""
 
-    queues: Queues
-    pieces: list[Piece]
+    chunks: Chunks
+    assignments: list[Assignment]
     score: Score
 
 
 def improved(
-    works: Sequence[Work],
-    pieces: Sequence[Piece],
+    jobs: Sequence[Job],
+    assignments: Sequence[Assignment],
     devices: Devices,
     floor: int,
     objective: Objective,
     limits: Limits = DEFAULT,
-) -> list[Piece]:
+) -> list[Assignment]:
     """The best timetable that such changes lead to from this one, which is never better.
 
-    devices: the kind of each. floor: what the objective is at least, of all works together.
+    devices: the kind of each. floor: what the objective is at least, of all jobs together.
     """
-    queues = queued(works, pieces, len(devices))
-    start = Timetable(queues, list(pieces), score(works, pieces, objective))
-    anywhere, seen = all(all(work.runs) for work in works), {queues}
+    number, seen = {job.name: at for at, job in enumerate(jobs)}, set[Chunks]()
+
+    def chunks(of: Sequence[Assignment]) -> Chunks:
+        return tuple(Chunk(number[one.job], one.rounds, one.devices) for one in of)
+
+    def made(asked: Sequence[Chunk]) -> Timetable:
+        found = sorted(simulate(jobs, asked, devices), key=_begin)
+        return Timetable(chunks(found), found, score(jobs, found, objective))
 
     def neighbours(now: Timetable) -> Iterator[tuple[int, Timetable | None]]:
-        for changed in _changed(works, now.pieces, now.queues, objective):
-            if changed not in seen and (anywhere or _able(works, changed, devices)):
-                seen.add(changed)
-                tried = timed(works, changed, devices)
-                yield len(tried), Timetable(changed, tried, score(works, tried, objective))
+        for asked in _changed(jobs, now, objective):
+            if asked not in seen:
+                seen.add(asked)
+                yield len(asked), made(asked)
 
     def enough(best: Timetable) -> bool:
         late, value, _ = best.score
         return not late and (value - floor) * limits.timetable_near <= value
 
-    best = descend(start, neighbours, lambda one: one.score, limits.timetable_parts, enough)
-    return best.pieces
+    start = made(chunks(sorted(assignments, key=_begin)))
+    return descend(
+        start, neighbours, lambda one: one.score, limits.timetable_parts, enough
+    ).assignments
 
 
-def _able(works: Sequence[Work], queues: Queues, devices: Devices) -> bool:
-    """True if every part is on a device of a kind that can run it."""
-    lines = zip(queues, devices, strict=True)
-    return all(works[at].runs[kind] for queue, kind in lines for at, _ in queue)
+def _begin(one: Assignment) -> tuple[int, tuple[int, ...]]:
+    return one.start_us, one.devices
 
 
-def _changed(
-    works: Sequence[Work], pieces: Sequence[Piece], queues: Queues, objective: Objective
-) -> Iterator[Queues]:
-    """All timetables that differ by one change of a part that counts, smaller changes first."""
-    hot = list(_hot(works, pieces, queues, objective))
+def _changed(jobs: Sequence[Job], now: Timetable, objective: Objective) -> Iterator[Chunks]:
+    """All lists that differ by one change of a chunk that counts, smaller changes first."""
+    chunks, hot = now.chunks, _hot(jobs, now.assignments, objective)
+    yield tuple(Chunk(at, rounds) for at, rounds, _ in chunks)
     for change in (_shifted, _moved, _swapped, _cut):
-        for device, place in hot:
-            yield from change(queues, device, place)
+        for place in hot:
+            yield from change(chunks, place)
 
 
-def _hot(
-    works: Sequence[Work], pieces: Sequence[Piece], queues: Queues, objective: Objective
-) -> Iterator[tuple[int, int]]:
-    """Device and place of the parts that the score hangs on: all of them for the completion, those
-    on devices that end last or that a late task waits for otherwise."""
-    ends: dict[int, int] = {}
-    for piece in pieces:
-        for device in piece.devices:
-            ends[device] = max(ends.get(device, 0), piece.end_us)
-    due = {w.name: w.want.deadline_us for w in works if w.want.deadline_us is not None}
-    devices = {d for d, end in ends.items() if end == max(ends.values())}
-    devices |= {d for p in pieces if p.end_us > due.get(p.work, p.end_us) for d in p.devices}
-    split = {at for device in devices for at, rounds in queues[device] if rounds < works[at].rounds}
-    devices |= {d for d, queue in enumerate(queues) if any(at in split for at, _ in queue)}
-    for device, queue in enumerate(queues):
-        if objective == "completion" or device in devices:
-            for place in range(len(queue)):
-                yield device, place
+def _hot(jobs: Sequence[Job], assignments: Sequence[Assignment], objective: Objective) -> list[int]:
+    """Chunks that the score hangs on: all of them for the completion; otherwise those that end
+    last, or late, those that they wait for, and so on."""
+    if objective == "completion":
+        return list(range(len(assignments)))
+    due = {job.name: job.want.deadline_us for job in jobs if job.want.deadline_us is not None}
+    end = max(one.end_us for one in assignments)
+    hot = {
+        at
+        for at, one in enumerate(assignments)
+        if one.end_us == end or one.end_us > due.get(one.job, end)
+    }
+    earlier = predecessors(claims(one.devices, [one.job]) for one in assignments)
+    for at in reversed(range(len(assignments))):
+        if at in hot:
+            hot |= {n for n in earlier[at] if assignments[n].end_us == assignments[at].start_us}
+    split = {assignments[at].job for at in hot}
+    return [at for at, one in enumerate(assignments) if at in hot or one.job in split]
 
 
-def _with(queues: Queues, *changed: tuple[int, Sequence[Part]]) -> Queues:
-    """With other queues for some devices, neighbours of one work taken together."""
-    lines = list(queues)
-    for device, parts in changed:
-        lines[device] = _joined(parts)
-    return tuple(lines)
+def _shifted(chunks: Chunks, place: int) -> Iterator[Chunks]:
+    """Some of the chunk's rounds to another chunk of its job."""
+    at, rounds, on = chunks[place]
+    others = [n for n, chunk in enumerate(chunks) if chunk.at == at and n != place]
+    while rounds and others:
+        left = chunks[place].rounds - rounds
+        for other in others:
+            line = list(chunks)
+            line[other] = line[other]._replace(rounds=line[other].rounds + rounds)
+            line[place : place + 1] = [Chunk(at, left, on)] * (left > 0)
+            yield tuple(line)
+        rounds //= 2
 
 
-def _joined(parts: Sequence[Part]) -> Queue:
-    line: list[Part] = []
-    for at, rounds in parts:
-        if line and line[-1][0] == at:
-            line[-1] = (at, line[-1][1] + rounds)
-        else:
-            line.append((at, rounds))
-    return tuple(line)
+def _moved(chunks: Chunks, place: int) -> Iterator[Chunks]:
+    """The chunk to any place of the list."""
+    at, rounds, _ = chunks[place]
+    rest = (*chunks[:place], *chunks[place + 1 :])
+    for there in range(len(chunks)):
+        yield (*rest[:there], Chunk(at, rounds), *rest[there:])
 
 
-def _shifted(queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """Some of the part's rounds to another part of its work."""
-    at, rounds = queues[device][place]
-    others = [
-        (other, there)
-        for other, line in enumerate(queues)
-        for there, (work, _) in enumerate(line)
-        if work == at and other != device
-    ]
-    yield from _given(queues, device, place, rounds, others)
+def _swapped(chunks: Chunks, place: int) -> Iterator[Chunks]:
+    """The chunk in the place of another one, and that one in its own."""
+    for other, (at, rounds, _) in enumerate(chunks):
+        if other != place and at != chunks[place].at:
+            line = list(chunks)
+            line[other] = chunks[place]._replace(devices=None)
+            line[place] = Chunk(at, rounds)
+            yield tuple(line)
 
 
-def _cut(queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """Half of a part's rounds at most to the begin or the end of another queue."""
-    others = [(other, line) for other, line in enumerate(queues) if other != device]
-    ends = [(other, there) for other, line in others for there in (0, len(line))]
-    yield from _given(queues, device, place, queues[device][place][1] // 2, ends)
-
-
-def _given(
-    queues: Queues, device: int, place: int, most: int, to: Sequence[tuple[int, int]]
-) -> Iterator[Queues]:
-    """So many of the part's rounds, fewer and fewer, to places of other queues."""
-    mine, (at, rounds) = queues[device], queues[device][place]
-    while most and to:
-        rest = [(at, rounds - most)] if most < rounds else []
-        left = [*mine[:place], *rest, *mine[place + 1 :]]
-        for other, there in to:
-            line = queues[other]
-            yield _with(queues, (device, left), (other, [*line[:there], (at, most), *line[there:]]))
+def _cut(chunks: Chunks, place: int) -> Iterator[Chunks]:
+    """Half of a chunk's rounds at most to any place of the list."""
+    at, rounds, on = chunks[place]
+    most = rounds // 2
+    while most:
+        line = (*chunks[:place], Chunk(at, rounds - most, on), *chunks[place + 1 :])
+        for there in range(len(line) + 1):
+            yield (*line[:there], Chunk(at, most), *line[there:])
         most //= 2
-
-
-def _moved(queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """The part to any place of any queue."""
-    part = queues[device][place]
-    rest = [*queues[device][:place], *queues[device][place + 1 :]]
-    for other, line in enumerate(queues):
-        target = rest if other == device else line
-        for there in range(len(target) + 1):
-            moved = [*target[:there], part, *target[there:]]
-            if other != device:
-                yield _with(queues, (device, rest), (other, moved))
-            elif there != place:
-                yield _with(queues, (device, moved))
-
-
-def _swapped(queues: Queues, device: int, place: int) -> Iterator[Queues]:
-    """The part in the place of one of another queue, and that one in its own."""
-    mine = queues[device]
-    for other, line in enumerate(queues):
-        if other == device:
-            continue
-        for there, part in enumerate(line):
-            yield _with(
-                queues,
-                (device, [*mine[:place], part, *mine[place + 1 :]]),
-                (other, [*line[:there], mine[place], *line[there + 1 :]]),
-            )

@@ -42,10 +42,10 @@ from planner.search.bounds import task_bounds
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts
+from planner.timetable.assign_jobs import jobs_of, timetable
 from planner.timetable.choice import least_us, settled
-from planner.timetable.greedy import longest_remaining
-from planner.timetable.placement import timetable, works_of
-from planner.timetable.works import makespan
+from planner.timetable.jobs import makespan
+from planner.timetable.list_schedule import longest_remaining
 from plans.prediction import Prediction
 from plans.schema import Plan
 from profiles import console
@@ -178,8 +178,8 @@ def solve(name: str, problem: Problem, seconds: float, jobs: int) -> Row:
 
 def baseline_us(problem: Problem) -> int:
     """The makespan of policy hydra, whose plans have a segment for nearly every minibatch."""
-    works = works_of(problem, [own[0] for own in baselines(problem).ways])
-    return makespan(longest_remaining(works, problem.kind_of))
+    jobs = jobs_of(problem, [own[0] for own in baselines(problem).ways])
+    return makespan(longest_remaining(jobs, problem.kind_of))
 
 
 def near_bound(told: Prediction) -> bool:

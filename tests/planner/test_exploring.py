@@ -18,8 +18,8 @@ from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
 from planner.search.task import Wide
 from planner.search.variants import Found
+from planner.timetable.assign_jobs import timetable
 from planner.timetable.choice import settled
-from planner.timetable.placement import timetable
 from plans.schema import Lengths, Memory, Op, Program
 from profiles.schema import Task
 

@@ -12,30 +12,30 @@ from collections.abc import Sequence
 
 from planner.inputs.problem import Effort
 from planner.lp.solver import minimise, solve, total
-from planner.timetable.placement import place
-from planner.timetable.works import Run, Work, makespan
+from planner.timetable.assign_jobs import assign_jobs
+from planner.timetable.jobs import Job, Run, makespan
 
 CASES = ((3, 2, 4), (4, 2, 4), (5, 3, 4), (6, 4, 4), (8, 4, 6))
 """Tasks, devices, and the most units that a task takes."""
 
 
-def alike(task: str, rounds: int, fixed_us: int, period_us: int) -> Work:
-    """A task's work where all devices are alike: n rounds last fixed_us + n * period_us."""
-    return Work(task, rounds, (Run(fixed_us, period_us),))
+def alike(task: str, rounds: int, fixed_us: int, period_us: int) -> Job:
+    """A task's job where all devices are alike: n rounds last fixed_us + n * period_us."""
+    return Job(task, rounds, (Run(fixed_us, period_us),))
 
 
-def tiny(tasks: int, devices: int, units: int, *, fixed: int, seed: int) -> list[Work]:
+def tiny(tasks: int, devices: int, units: int, *, fixed: int, seed: int) -> list[Job]:
     """A seeded case: tasks of 1 to `units` rounds of a unit each."""
     rng = random.Random(f"{tasks} {devices} {units} {fixed} {seed}")
     return [alike(f"t{i}", rng.randint(1, units), fixed, 1) for i in range(tasks)]
 
 
-def shortest(works: Sequence[Work], devices: int, horizon: int) -> int:
+def shortest(jobs: Sequence[Job], devices: int, horizon: int) -> int:
     """The least makespan of any timetable, if it is at most `horizon`."""
-    return shortest_of([[work] for work in works], devices, horizon)
+    return shortest_of([[job] for job in jobs], devices, horizon)
 
 
-def shortest_of(ways: Sequence[Sequence[Work]], devices: int, horizon: int) -> int:
+def shortest_of(ways: Sequence[Sequence[Job]], devices: int, horizon: int) -> int:
     """The same where each task has one of several ways. Rounds take whole units."""
     longest = max(min(way.whole_us(0) for way in own) for own in ways)
     taken = sum(min(_devices(way) * way.whole_us(0) for way in own) for own in ways)
@@ -43,14 +43,14 @@ def shortest_of(ways: Sequence[Sequence[Work]], devices: int, horizon: int) -> i
     return next(end for end in range(least, horizon + 1) if _fits(ways, devices, end))
 
 
-def _devices(way: Work) -> int:
+def _devices(way: Job) -> int:
     """The devices that it takes at a time."""
     (run,) = way.runs
     assert run
     return run.devices
 
 
-def _fits(ways: Sequence[Sequence[Work]], devices: int, end: int) -> bool:
+def _fits(ways: Sequence[Sequence[Job]], devices: int, end: int) -> bool:
     """Whether there is a timetable that is over at `end`."""
     model = minimise("time_indexed")
     model += model.add_variable("nothing", 0, 0)
@@ -61,10 +61,10 @@ def _fits(ways: Sequence[Sequence[Work]], devices: int, end: int) -> bool:
         ]
         model += total((1, take) for take in takes) == 1
         busy: list[list[tuple[float, object]]] = [[] for _ in range(end)]
-        for number, work in enumerate(own):
-            run = work.runs[0]
+        for number, job in enumerate(own):
+            run = job.runs[0]
             assert run
-            rounds: list[tuple[float, object]] = [(-work.rounds, takes[number])]
+            rounds: list[tuple[float, object]] = [(-job.rounds, takes[number])]
             for a in range(end):
                 for b in range(a + run.us(1), end + 1, run.period_us):
                     goes = model.add_variable(f"run_{index}_{number}_{a}_{b}", 0, 1, cat="Binary")
@@ -81,7 +81,7 @@ def _fits(ways: Sequence[Sequence[Work]], devices: int, end: int) -> bool:
     return solve(model, seconds=60, seed=0).found
 
 
-def ours(works: Sequence[Work], devices: int) -> int:
+def ours(jobs: Sequence[Job], devices: int) -> int:
     """The makespan that placement reaches."""
-    least = max(max(w.whole_us(0) for w in works), -(-sum(w.whole_us(0) for w in works) // devices))
-    return makespan(place(works, (0,) * devices, least, Effort(time.monotonic() + 60, 0)))
+    least = max(max(w.whole_us(0) for w in jobs), -(-sum(w.whole_us(0) for w in jobs) // devices))
+    return makespan(assign_jobs(jobs, (0,) * devices, least, Effort(time.monotonic() + 60, 0)))

@@ -18,7 +18,7 @@ from planner.rounds.hydra import HydraStrategy
 from planner.search.searches import baselines
 from planner.shards.costs import sizes
 from planner.shards.shard_cost import Links
-from planner.timetable.placement import works_of
+from planner.timetable.assign_jobs import jobs_of
 from plans import violations
 from plans.schema import Plan
 from plans.timing import duration_us
@@ -109,7 +109,7 @@ def test_evaluations_leave_no_gaps() -> None:
     programs = {program.name: program for program in plan.programs}
     (a,), (b,) = baselines(problem).ways  # for their names
     a = replace(a, programs=(programs["a"],), evaluates=(programs["a.eval"],))
-    works = works_of(problem, [a, replace(b, programs=(programs["b"],))])
+    works = jobs_of(problem, [a, replace(b, programs=(programs["b"],))])
     assert sum(work.whole_us(0) for work in works) >= plan.prediction.makespan_us
 
 

@@ -18,7 +18,7 @@ from planner.lowering import PipelineRound
 from planner.rounds import hydra
 from planner.search.bounds import phase_us, task_bound, task_bounds
 from planner.shards.costs import TaskCosts, sizes
-from planner.timetable.placement import named_bounds
+from planner.timetable.assign_jobs import named_bounds
 from profiles.schema import LayerCost, Link, Rate
 
 EFFORT_SECONDS = 30.0

@@ -11,10 +11,10 @@ from msgspec import structs
 from support.time_indexed import alike
 
 from planner.inputs.problem import Effort
+from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.configuration import Column, Demand, column, configuration
-from planner.timetable.greedy import listed, longest_remaining
-from planner.timetable.placement import place
-from planner.timetable.works import Work, makespan
+from planner.timetable.jobs import Job, makespan
+from planner.timetable.list_schedule import list_schedule, longest_remaining
 from plans import timing
 from plans.schema import Memory, Op, Program, RoundKind
 from plans.timing import duration_us
@@ -24,7 +24,7 @@ def effort() -> Effort:
     return Effort(time.monotonic() + 10, 0)
 
 
-works = st.lists(
+jobs = st.lists(
     st.builds(
         lambda rounds, fixed, period: alike("", rounds, fixed, period),
         st.integers(1, 30),
@@ -36,39 +36,39 @@ works = st.lists(
 ).map(lambda ws: [replace(w, name=f"t{i}") for i, w in enumerate(ws)])
 
 
-def alone(work: Work, devices: int = 1) -> Column:
+def alone(job: Job, devices: int = 1) -> Column:
     """All steps of a task on this many devices."""
-    return Column(work.name, "cpu", work.whole_us(0), devices)
+    return Column(job.name, "cpu", job.whole_us(0), devices)
 
 
-def least_us(asked: list[Work], devices: int, *columns: Column) -> int:
-    """The bound for these works, each alone, and these columns besides."""
+def least_us(asked: list[Job], devices: int, *columns: Column) -> int:
+    """The bound for these jobs, each alone, and these columns besides."""
     return configuration(Demand({"cpu": devices}), [*map(alone, asked), *columns], effort()).us
 
 
-@given(works, st.integers(1, 8))
+@given(jobs, st.integers(1, 8))
 def test_single_devices_end_with_the_longest_task_or_the_even_share(
-    asked: list[Work], devices: int
+    asked: list[Job], devices: int
 ) -> None:
     """With gangs of one device the optimum is known, and the bound is exact."""
-    whole = [work.whole_us(0) for work in asked]
+    whole = [job.whole_us(0) for job in asked]
     assert least_us(asked, devices) == max(*whole, -(-sum(whole) // devices))
 
 
-@given(works, st.integers(1, 3))
-def test_no_timetable_is_below_the_bound(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_no_timetable_is_below_the_bound(asked: list[Job], devices: int) -> None:
     """Neither the planner's nor a greedy one, whatever it costs to enter and leave."""
     bound = least_us(asked, devices)
-    assert makespan(place(asked, (0,) * devices, bound, effort())) >= bound
-    for pieces in (
+    assert makespan(assign_jobs(asked, (0,) * devices, bound, effort())) >= bound
+    for made in (
         longest_remaining(asked, (0,) * devices),
-        listed(asked, range(len(asked)), (0,) * devices),
+        list_schedule(asked, range(len(asked)), (0,) * devices),
     ):
-        assert makespan(pieces) >= bound
+        assert makespan(made) >= bound
 
 
-@given(works, st.integers(1, 5))
-def test_one_more_device_never_raises_the_bound(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 5))
+def test_one_more_device_never_raises_the_bound(asked: list[Job], devices: int) -> None:
     """What fits some devices fits more."""
     assert least_us(asked, devices + 1) <= least_us(asked, devices)
 

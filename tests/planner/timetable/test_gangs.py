@@ -12,13 +12,14 @@ from support.time_indexed import shortest
 from planner.inputs.limits import Limits
 from planner.inputs.options import Objective
 from planner.inputs.problem import Effort, Want
+from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.configuration import Column, Demand
-from planner.timetable.gang_search import improved
-from planner.timetable.gangs import behind, in_sets
-from planner.timetable.greedy import listed
-from planner.timetable.placement import place
+from planner.timetable.initial import in_sets, wrapped
+from planner.timetable.jobs import Assignment, Chunk, Job, Run, makespan, score
+from planner.timetable.list_schedule import list_schedule
+from planner.timetable.local_search import improved
 from planner.timetable.sets import sets
-from planner.timetable.works import Piece, Run, Share, Work, laid, makespan, score
+from planner.timetable.simulate import simulate
 
 BRIEF = Limits(timetable_parts=2_000)
 NODE, WIDTHS = 2, (1, 2, 4, 6)  # devices of each of three nodes, and those of a gang there
@@ -28,26 +29,26 @@ def effort(limits: Limits = BRIEF) -> Effort:
     return Effort(time.monotonic() + 60, 0, limits)
 
 
-def gang(name: str, rounds: int, devices: int, fixed: int = 0, period: int = 1) -> Work:
-    """A task's work on so many devices at once."""
-    return Work(name, rounds, (Run(fixed, period, devices),))
+def gang(name: str, rounds: int, devices: int, fixed: int = 0, period: int = 1) -> Job:
+    """A task's job on so many devices at once."""
+    return Job(name, rounds, (Run(fixed, period, devices),))
 
 
-def sound(works: list[Work], devices: tuple[int, ...], pieces: list[Piece]) -> None:
+def sound(jobs: list[Job], devices: tuple[int, ...], pieces: list[Assignment]) -> None:
     """All rounds run, each piece as long as it must on as many devices of its kind as it must,
     nothing before its start, devices and tasks one piece at a time."""
-    for work in works:
-        mine = [piece for piece in pieces if piece.work == work.name]
-        assert sum(piece.rounds for piece in mine) == work.rounds
+    for job in jobs:
+        mine = [piece for piece in pieces if piece.job == job.name]
+        assert sum(piece.rounds for piece in mine) == job.rounds
         for piece in mine:
             (kind,) = {devices[device] for device in piece.devices}
-            run = work.runs[kind]
+            run = job.runs[kind]
             assert run
             assert run.devices == len(piece.devices) == len(set(piece.devices))
             assert piece.end_us - piece.start_us == run.us(piece.rounds)
-            assert piece.start_us >= work.want.start_us
+            assert piece.start_us >= job.want.start_us
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.work == right.work or set(left.devices) & set(right.devices):
+        if left.job == right.job or set(left.devices) & set(right.devices):
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
 
 
@@ -60,7 +61,7 @@ cases = st.lists(
     max_size=6,
 ).map(
     lambda found: [
-        Work(f"t{n}", rounds, (one, other), Want(start, 2 * start or None, n + 1))
+        Job(f"t{n}", rounds, (one, other), Want(start, 2 * start or None, n + 1))
         for n, (rounds, one, other, start) in enumerate(found)
     ]
 )
@@ -69,18 +70,18 @@ cases = st.lists(
 @settings(max_examples=30)
 @given(cases, st.sampled_from([(0, 0, 0, 1, 1, 1), (0, 0, 0)]), st.booleans(), st.booleans())
 def test_gangs_run_on_as_many_devices_as_they_take(
-    asked: list[Work], devices: tuple[int, ...], late: bool, mean: bool
+    asked: list[Job], devices: tuple[int, ...], late: bool, mean: bool
 ) -> None:
     """For either objective, with and without starts and deadlines, on one kind or two."""
-    works = asked if late else [replace(work, want=Want(weight=2)) for work in asked]
+    jobs = asked if late else [replace(job, want=Want(weight=2)) for job in asked]
     if len(set(devices)) == 1:
-        works = [replace(work, runs=work.runs[:1]) for work in works]
+        jobs = [replace(job, runs=job.runs[:1]) for job in jobs]
     objective: Objective = "completion" if mean else "makespan"
-    sound(works, devices, place(works, devices, 0, effort(), objective))
+    sound(jobs, devices, assign_jobs(jobs, devices, 0, effort(), objective))
 
 
-def tiny(tasks: int, devices: int, seed: int) -> list[Work]:
-    """Works of a few units on one to all devices, with and without a unit to enter."""
+def tiny(tasks: int, devices: int, seed: int) -> list[Job]:
+    """Jobs of a few units on one to all devices, with and without a unit to enter."""
     rng = random.Random(f"{tasks} {devices} {seed}")
     return [
         gang(f"t{n}", rng.randint(1, 3), rng.randint(1, devices), rng.randint(0, 1))
@@ -94,18 +95,18 @@ def test_tiny_gangs_are_as_short_as_any_timetable(tasks: int, devices: int) -> N
     one case of six at most."""
     longer = []
     for seed in range(6):
-        works = tiny(tasks, devices, seed)
-        found = makespan(place(works, (0,) * devices, 0, effort()))
-        longer.append(found - shortest(works, devices, found))
+        jobs = tiny(tasks, devices, seed)
+        found = makespan(assign_jobs(jobs, (0,) * devices, 0, effort()))
+        longer.append(found - shortest(jobs, devices, found))
     assert max(longer) <= 1
     assert sum(longer) <= 1, longer
 
 
 def test_sets_follow_each_other_and_works_keep_their_devices() -> None:
-    """Two gangs of two, and two works alone, on three devices: one behind each gang."""
-    works = [gang("a", 100, 2), gang("b", 100, 2), gang("c", 100, 1), gang("d", 100, 1)]
-    pieces = in_sets(works, (0, 0, 0), effort())
-    sound(works, (0, 0, 0), pieces)
+    """Two gangs of two, and two jobs alone, on three devices: one behind each gang."""
+    jobs = [gang("a", 100, 2), gang("b", 100, 2), gang("c", 100, 1), gang("d", 100, 1)]
+    pieces = in_sets(jobs, (0, 0, 0), effort())
+    sound(jobs, (0, 0, 0), pieces)
     assert makespan(pieces) == 200
     assert len(pieces) == 4
 
@@ -113,40 +114,40 @@ def test_sets_follow_each_other_and_works_keep_their_devices() -> None:
 def test_gangs_fit_beside_each_other_also_when_time_is_up() -> None:
     """What is chosen late is placed as well as any."""
     rng = random.Random(1)
-    works = [gang(f"t{n}", rng.randint(100, 400), rng.choice([1, 1, 2, 3])) for n in range(10)]
-    columns = [Column(work.name, "cpu", work.whole_us(0), work.width) for work in works]
+    jobs = [gang(f"t{n}", rng.randint(100, 400), rng.choice([1, 1, 2, 3])) for n in range(10)]
+    columns = [Column(job.name, "cpu", job.whole_us(0), job.width) for job in jobs]
     least = sets(Demand({"cpu": 4}), columns, effort()).us
     late = Effort(time.monotonic() - 1, 0, BRIEF)
-    assert makespan(in_sets(works, (0,) * 4, late)) <= 1.02 * least
+    assert makespan(in_sets(jobs, (0,) * 4, late)) <= 1.02 * least
 
 
 def test_works_are_wrapped_around_behind_gangs() -> None:
-    """A gang on two of three devices, and works that no whole assignment shares out evenly."""
-    works = [gang("g", 100, 2), *(gang(f"t{n}", 110, 1) for n in range(4))]
+    """A gang on two of three devices, and jobs that no whole assignment shares out evenly."""
+    jobs = [gang("g", 100, 2), *(gang(f"t{n}", 110, 1) for n in range(4))]
     devices = (0, 0, 0)
-    pieces = behind(works, devices, 0, effort())
-    sound(works, devices, pieces)
+    pieces = wrapped(jobs, devices, 0, effort())
+    sound(jobs, devices, pieces)
     assert makespan(pieces) == 214
-    assert {piece.start_us for piece in pieces if piece.work == "g"} == {0}
+    assert {piece.start_us for piece in pieces if piece.job == "g"} == {0}
 
 
 def test_many_works_beside_few_gangs_end_with_the_even_share() -> None:
-    """Too many for sets: 300 works on 16 devices."""
+    """Too many for sets: 300 jobs on 16 devices."""
     rng = random.Random(0)
-    works = [gang(f"t{n}", rng.randint(500, 1500), 1, 5) for n in range(300)]
-    works += [gang(f"g{n}", 9_000, 3, 5) for n in range(3)]
-    share = sum(work.whole_us(0) * work.width for work in works) // 16
-    pieces = place(works, (0,) * 16, share, effort())
-    sound(works, (0,) * 16, pieces)
+    jobs = [gang(f"t{n}", rng.randint(500, 1500), 1, 5) for n in range(300)]
+    jobs += [gang(f"g{n}", 9_000, 3, 5) for n in range(3)]
+    share = sum(job.whole_us(0) * job.width for job in jobs) // 16
+    pieces = assign_jobs(jobs, (0,) * 16, share, effort())
+    sound(jobs, (0,) * 16, pieces)
     assert makespan(pieces) <= share * 1.002
 
 
 @settings(max_examples=12)
 @given(cases)
-def test_changes_never_make_a_timetable_worse(asked: list[Work]) -> None:
-    """From a list of whole works on."""
+def test_changes_never_make_a_timetable_worse(asked: list[Job]) -> None:
+    """From a list of whole jobs on."""
     devices = (0, 0, 0, 1, 1, 1)
-    first = listed(asked, range(len(asked)), devices)
+    first = list_schedule(asked, range(len(asked)), devices)
     sound(asked, devices, first)
     for objective in ("makespan", "completion"):
         better = improved(asked, first, devices, 0, objective, BRIEF)
@@ -156,18 +157,18 @@ def test_changes_never_make_a_timetable_worse(asked: list[Work]) -> None:
 
 def test_works_are_cut_where_that_fills_a_gap() -> None:
     """Beside a gang on two of three devices: first one, then the other."""
-    works = [gang("g", 60, 2), gang("a", 100, 1), gang("b", 100, 1)]
-    first = laid(works, [Share(0, 60), Share(1, 100), Share(2, 100)], (0, 0, 0))
+    jobs = [gang("g", 60, 2), gang("a", 100, 1), gang("b", 100, 1)]
+    first = simulate(jobs, [Chunk(0, 60), Chunk(1, 100), Chunk(2, 100)], (0, 0, 0))
     assert makespan(first) == 160
-    assert makespan(improved(works, first, (0, 0, 0), 130, "makespan", BRIEF)) == 130
+    assert makespan(improved(jobs, first, (0, 0, 0), 130, "makespan", BRIEF)) == 130
 
 
 def test_a_share_that_goes_on_on_its_devices_is_no_piece_of_its_own() -> None:
     """Entered once; on other devices, or after others, it enters again."""
-    works = [gang("g", 30, 2, 5), gang("a", 10, 1, 5)]
-    shares = [Share(0, 10, (0, 1)), Share(0, 10, (0, 1)), Share(1, 10, (1,)), Share(0, 10, (0, 1))]
-    pieces = laid(works, shares, (0, 0, 0))
-    assert [(p.work, p.rounds, p.start_us, p.end_us) for p in pieces] == [
+    jobs = [gang("g", 30, 2, 5), gang("a", 10, 1, 5)]
+    shares = [Chunk(0, 10, (0, 1)), Chunk(0, 10, (0, 1)), Chunk(1, 10, (1,)), Chunk(0, 10, (0, 1))]
+    pieces = simulate(jobs, shares, (0, 0, 0))
+    assert [(p.job, p.rounds, p.start_us, p.end_us) for p in pieces] == [
         ("g", 20, 0, 25),
         ("a", 10, 25, 40),
         ("g", 10, 40, 55),
@@ -187,19 +188,19 @@ def test_works_are_on_one_node_or_on_whole_ones(
     asked: list[tuple[int, int, int, int]], moved: int
 ) -> None:
     """And begin on another node only when what they keep may be there."""
-    works = [
-        Work(f"t{n}", rounds, (Run(fixed, period, devices, NODE, moved),))
+    jobs = [
+        Job(f"t{n}", rounds, (Run(fixed, period, devices, NODE, moved),))
         for n, (rounds, fixed, period, devices) in enumerate(asked)
     ]
     devices = (0,) * 3 * NODE
-    pieces = place(works, devices, 0, effort())
-    sound(works, devices, pieces)
-    latest: dict[str, Piece] = {}
+    pieces = assign_jobs(jobs, devices, 0, effort())
+    sound(jobs, devices, pieces)
+    latest: dict[str, Assignment] = {}
     for piece in pieces:
         nodes = [device // NODE for device in piece.devices]
         each = min(NODE, len(nodes))
         assert nodes == [n for n in range(nodes[0], nodes[-1] + 1) for _ in range(each)]
-        if before := latest.get(piece.work):
+        if before := latest.get(piece.job):
             goes = before.devices[0] // NODE != min(nodes)
             assert piece.start_us >= before.end_us + goes * moved
-        latest[piece.work] = piece
+        latest[piece.job] = piece

@@ -10,8 +10,8 @@ from support.time_indexed import alike
 
 import plans
 import profiles
-from planner.timetable.greedy import listed, longest_remaining
-from planner.timetable.works import makespan
+from planner.timetable.jobs import makespan
+from planner.timetable.list_schedule import list_schedule, longest_remaining
 from plans.timing import task_spans
 from profiles.units import show_clock
 
@@ -48,18 +48,18 @@ def test_every_policy_makes_a_sound_plan(policy: str) -> None:
 
 
 def test_the_first_of_a_list_goes_where_a_device_falls_free_first() -> None:
-    """Whole works, in the order that is given."""
-    works = [alike(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
-    pieces = listed(works, (0, 2, 1), (0, 0))
-    assert [(p.work, *p.devices) for p in pieces] == [("t3", 0), ("t2", 1), ("t1", 1)]
+    """Whole jobs, in the order that is given."""
+    jobs = [alike(f"t{n}", n, 0, 10) for n in (3, 1, 2)]
+    made = list_schedule(jobs, (0, 2, 1), (0, 0))
+    assert [(p.job, *p.devices) for p in made] == [("t3", 0), ("t2", 1), ("t1", 1)]
 
 
 def test_the_longest_remaining_task_is_taken_again_and_again() -> None:
     """Three equal tasks on two devices take turns, and end at the even share but for a round."""
-    works = [alike(f"t{n}", 160, 0, 10) for n in range(3)]
-    pieces = longest_remaining(works, (0, 0))
-    assert len(pieces) > 3
-    assert makespan(pieces) <= 2400 + 10
+    jobs = [alike(f"t{n}", 160, 0, 10) for n in range(3)]
+    made = longest_remaining(jobs, (0, 0))
+    assert len(made) > 3
+    assert makespan(made) <= 2400 + 10
 
 
 def test_the_mean_completion_puts_short_tasks_first() -> None:

@@ -23,9 +23,9 @@ from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
+from planner.timetable.assign_jobs import timetable
 from planner.timetable.choice import least_us, settled
-from planner.timetable.placement import timetable
-from planner.timetable.works import Run, Work
+from planner.timetable.jobs import Job, Run
 from plans.schema import Memory, Op, Program
 from profiles.schema import Task
 
@@ -109,16 +109,13 @@ def test_gangs_are_chosen_and_placed_as_well_as_any(seed: int) -> None:
         times = [rng.choice([4, 6]), rng.choice([2, 3, 4]), 2]
         of = [(k, us) for k, us in enumerate(times, 1) if k == 1 or rng.random() < 0.7]
         ways.append([gang(task, strategy, k, us) for k, us in of])
-    works = [
-        [
-            Work(task.name, task.steps, (Run(0, w.program.period_us, w.program.devices),))
-            for w in own
-        ]
+    jobs = [
+        [Job(task.name, task.steps, (Run(0, w.program.period_us, w.program.devices),)) for w in own]
         for task, own in zip(asked.tasks, ways, strict=True)
     ]
     segments = timetable(asked, settled(asked, ways, effort()), 0, "gantry", effort())
     end = max(segment.end_us for segment in segments)
-    best = shortest_of(works, 3, end)
+    best = shortest_of(jobs, 3, end)
     assert best <= end <= best + 1
     assert least_us(asked, ways, effort()) <= best
 

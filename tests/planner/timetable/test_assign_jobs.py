@@ -12,11 +12,12 @@ from support.time_indexed import CASES, alike, ours, shortest, tiny
 
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Want
-from planner.timetable.greedy import listed
-from planner.timetable.placement import place
-from planner.timetable.works import Piece, Run, Work, makespan, queued, score, timed
+from planner.timetable.assign_jobs import assign_jobs
+from planner.timetable.jobs import Assignment, Chunk, Job, Run, makespan, score
+from planner.timetable.list_schedule import list_schedule
+from planner.timetable.simulate import simulate
 
-works = st.lists(
+jobs = st.lists(
     st.builds(
         lambda rounds, fixed, period: alike("", rounds, fixed, period),
         st.integers(1, 30),
@@ -36,27 +37,27 @@ def effort() -> Effort:
     return Effort(time.monotonic() + 10, 0, BRIEF)
 
 
-def placed(asked: list[Work], devices: int) -> list[Piece]:
-    floor = max(work.us(0, work.rounds) - work.us(0, 0) for work in asked)
-    return place(asked, (0,) * devices, floor, effort())
+def placed(asked: list[Job], devices: int) -> list[Assignment]:
+    floor = max(job.us(0, job.rounds) - job.us(0, 0) for job in asked)
+    return assign_jobs(asked, (0,) * devices, floor, effort())
 
 
-@given(works, st.integers(1, 3))
-def test_pieces_are_whole_and_never_in_two_places(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_pieces_are_whole_and_never_in_two_places(asked: list[Job], devices: int) -> None:
     """All rounds run, each piece as long as it must, devices and tasks one piece at a time."""
     pieces = placed(asked, devices)
-    for work in asked:
-        mine = [p for p in pieces if p.work == work.name]
-        assert sum(p.rounds for p in mine) == work.rounds
-        assert all(p.end_us - p.start_us == work.us(0, p.rounds) for p in mine)
+    for job in asked:
+        mine = [p for p in pieces if p.job == job.name]
+        assert sum(p.rounds for p in mine) == job.rounds
+        assert all(p.end_us - p.start_us == job.us(0, p.rounds) for p in mine)
     for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.work == right.work or set(left.devices) & set(right.devices):
+        if left.job == right.job or set(left.devices) & set(right.devices):
             assert left.end_us <= right.start_us or right.end_us <= left.start_us
     assert [p.start_us for p in pieces] == sorted(p.start_us for p in pieces)
 
 
-@given(works, st.integers(1, 3))
-def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Job], devices: int) -> None:
     """All ways to put whole tasks on devices, tried one by one."""
     best = min(
         max(
@@ -103,38 +104,39 @@ def test_long_tasks_do_not_hold_up_the_solver() -> None:
     """Hours in µs are coefficients on which HiGHS would not return; they are scaled."""
     hours = [9346653556, 3787324501, 9164305467, 10076150518, 14943924136]
     asked = [alike(f"t{i}", 1, us - 1, 1) for i, us in enumerate(hours)]
-    pieces = place(asked, (0,) * 3, 0, Effort(time.monotonic() + 2, 0))
+    pieces = assign_jobs(asked, (0,) * 3, 0, Effort(time.monotonic() + 2, 0))
     assert makespan(pieces) <= 18_510_959_023  # longest first reaches this
 
 
-@given(works, st.integers(1, 4))
-def test_without_costs_to_enter_no_device_idles(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 4))
+def test_without_costs_to_enter_no_device_idles(asked: list[Job], devices: int) -> None:
     """Tasks of 1 µs rounds that cost nothing to enter are done at the even share, or when the
     longest task is."""
-    free = [replace(work, runs=(Run(0, 1),)) for work in asked]
-    rounds = [work.rounds for work in free]
+    free = [replace(job, runs=(Run(0, 1),)) for job in asked]
+    rounds = [job.rounds for job in free]
     assert makespan(placed(free, devices)) == max(*rounds, -(-sum(rounds) // devices))
 
 
-@given(works, st.integers(1, 3))
-def test_one_more_device_is_never_slower(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_one_more_device_is_never_slower(asked: list[Job], devices: int) -> None:
     """Whatever tasks cost to enter."""
     assert makespan(placed(asked, devices + 1)) <= makespan(placed(asked, devices))
 
 
-def completed(asked: list[Work], pieces: list[Piece]) -> int:
+def completed(asked: list[Job], pieces: list[Assignment]) -> int:
     return score(asked, pieces, "completion").value
 
 
-@given(works, st.integers(1, 3), st.integers(0, 1000))
+@given(jobs, st.integers(1, 3), st.integers(0, 1000))
 def test_no_list_of_whole_tasks_completes_sooner_on_average(
-    asked: list[Work], devices: int, seed: int
+    asked: list[Job], devices: int, seed: int
 ) -> None:
     """All orders tried one by one: the shortest first is best."""
     tasks = asked[:4]
-    found = place(tasks, (0,) * devices, 0, effort(), "completion")
+    found = assign_jobs(tasks, (0,) * devices, 0, effort(), "completion")
     best = min(
-        completed(tasks, listed(tasks, o, (0,) * devices)) for o in permutations(range(len(tasks)))
+        completed(tasks, list_schedule(tasks, o, (0,) * devices))
+        for o in permutations(range(len(tasks)))
     )
     assert completed(tasks, found) == best
 
@@ -142,33 +144,33 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 def test_what_weighs_more_comes_first() -> None:
     """On one device, by length over weight."""
     asked = [alike("a", 10, 0, 1), replace(alike("b", 20, 0, 1), want=Want(weight=4))]
-    pieces = place(asked, (0,), 0, effort(), "completion")
-    assert [piece.work for piece in pieces] == ["b", "a"]
+    pieces = assign_jobs(asked, (0,), 0, effort(), "completion")
+    assert [piece.job for piece in pieces] == ["b", "a"]
 
 
-@given(works, st.integers(1, 3), st.lists(st.integers(0, 500), min_size=5, max_size=5))
-def test_no_task_begins_before_its_start(
-    asked: list[Work], devices: int, starts: list[int]
-) -> None:
+@given(jobs, st.integers(1, 3), st.lists(st.integers(0, 500), min_size=5, max_size=5))
+def test_no_task_begins_before_its_start(asked: list[Job], devices: int, starts: list[int]) -> None:
     """For either objective."""
     late = [replace(w, want=Want(us)) for w, us in zip(asked, starts, strict=False)]
     for objective in ("makespan", "completion"):
-        for piece in place(late, (0,) * devices, 0, effort(), objective):
-            assert piece.start_us >= next(w.want.start_us for w in late if w.name == piece.work)
+        for piece in assign_jobs(late, (0,) * devices, 0, effort(), objective):
+            assert piece.start_us >= next(w.want.start_us for w in late if w.name == piece.job)
 
 
-@given(works, st.integers(1, 3))
-def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Job], devices: int) -> None:
     """Due are all tasks when they end if they are taken in the order of their names."""
-    ends = {p.work: p.end_us for p in listed(asked, range(len(asked)), (0,) * devices)}
-    due = [replace(work, want=Want(deadline_us=ends[work.name])) for work in asked]
-    pieces = place(due, (0,) * devices, 0, effort())
+    ends = {p.job: p.end_us for p in list_schedule(asked, range(len(asked)), (0,) * devices)}
+    due = [replace(job, want=Want(deadline_us=ends[job.name])) for job in asked]
+    pieces = assign_jobs(due, (0,) * devices, 0, effort())
     assert score(due, pieces, "makespan").late_us == 0 or devices > 1
 
 
-@given(works, st.integers(1, 3))
-def test_queues_give_the_pieces_they_were_made_of(asked: list[Work], devices: int) -> None:
+@given(jobs, st.integers(1, 3))
+def test_chunks_give_the_assignments_they_were_made_of(asked: list[Job], devices: int) -> None:
     """A timetable of whole tasks, taken apart and put together again."""
-    pieces = listed(asked, range(len(asked)), (0,) * devices)
-    again = timed(asked, queued(asked, pieces, devices), (0,) * devices)
-    assert sorted(again, key=lambda p: p.work) == sorted(pieces, key=lambda p: p.work)
+    made = list_schedule(asked, range(len(asked)), (0,) * devices)
+    chunks = [
+        Chunk([j.name for j in asked].index(one.job), one.rounds, one.devices) for one in made
+    ]
+    assert simulate(asked, chunks, (0,) * devices) == made

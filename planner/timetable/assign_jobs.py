@@ -1,17 +1,12 @@
 """When every task runs: the timetable of the tasks' programs as segments, how near it is to the
 best schedule of these programs, and whether it keeps the deadlines.
 
-A few timetables to begin with: works assigned whole, or wrapped around devices of one kind
-(`assign`), shared out to several kinds (`spread`), on several devices at once (`gangs`), and taken
-from lists (`greedy`), as they are where works have starts or deadlines or where their mean
-completion counts. The best one is then made better by small changes (`local_search`,
-`gang_search`).
+The best of a few timetables to begin with (`initial`) is made better by small changes
+(`local_search`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from math import inf
 from typing import Protocol
 
 from msgspec import structs
@@ -21,14 +16,12 @@ from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
 from planner.search import Bounds, Candidate, Packed, TaskBound
 from planner.shards import Links, copy_us
-from planner.timetable import gang_search, local_search
-from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
-from planner.timetable.gangs import begun
-from planner.timetable.greedy import listed, longest_remaining
+from planner.timetable.initial import initial
+from planner.timetable.jobs import Assignment, Devices, Job, Run, score
+from planner.timetable.list_schedule import longest_remaining
+from planner.timetable.local_search import improved
 from planner.timetable.segments import Stretch, cut
-from planner.timetable.spread import spread
-from planner.timetable.works import Devices, Piece, Run, Work, makespan, score
 from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
 from plans.timing import duration_us, task_spans
@@ -60,108 +53,62 @@ def timetable(
 
     floor_us: a lower bound on any schedule of these programs.
     """
-    works, kinds = works_of(problem, chosen), problem.kind_of
+    jobs, kinds = jobs_of(problem, chosen), problem.kind_of
     if policy == "gantry":
-        pieces = place(works, kinds, floor_us, effort, problem.objective)
+        assignments = assign_jobs(jobs, kinds, floor_us, effort, problem.objective)
     else:
-        pieces = longest_remaining(works, kinds)
-    ways = {work.name: one for work, one in zip(works, chosen, strict=True)}
+        assignments = longest_remaining(jobs, kinds)
+    ways = {job.name: one for job, one in zip(jobs, chosen, strict=True)}
     stretches, done = [], dict.fromkeys(ways, 0)
-    for piece in pieces:
-        way, kind = ways[piece.work], kinds[piece.devices[0]]
+    for name, devices, rounds, *_ in assignments:
+        way, kind = ways[name], kinds[devices[0]]
         program, evaluates = way.programs[kind], way.evaluates[kind] if way.evaluates else None
         assert program
-        first, last = done[piece.work], done[piece.work] + piece.rounds
-        done[piece.work] = last
+        first, last = done[name], done[name] + rounds
+        done[name] = last
         if not way.packed:
-            stretches.append(Stretch(program, piece.devices, piece.rounds, evaluates))
+            stretches.append(Stretch(program, devices, rounds, evaluates))
             continue
         batches = way.packed.judging.rounds if way.packed.judging else 0
         for one in way.packed.between(program, first, last):
             if one.rounds:
-                own = one.program, piece.devices, one.rounds, evaluates, one.kinds, batches
+                own = one.program, devices, one.rounds, evaluates, one.kinds, batches
                 stretches.append(Stretch(*own))
     return cut(problem, stretches)
 
 
-def place(
-    works: Sequence[Work],
+def assign_jobs(
+    jobs: Sequence[Job],
     devices: Devices,
     floor_us: int,
     effort: Effort,
     objective: Objective = "makespan",
-) -> list[Piece]:
-    """Pieces in order of their start, so that the objective is as small as can be found and as
-    few deadlines are missed.
+) -> list[Assignment]:
+    """Assignments in order of their start, so that the objective is as small as can be found and
+    as few deadlines are missed.
 
     devices: the kind of each. floor_us: a proven lower bound on the makespan; nothing is searched
     below it.
     """
-    works = sorted(works, key=lambda w: (-w.least_us, w.name))
-    starts = list(_starts(works, devices, floor_us, effort, objective))
-    best = min(starts, key=lambda pieces: score(works, pieces, objective))
+    jobs = sorted(jobs, key=lambda job: (-job.least_us, job.name))
+    found = initial(jobs, devices, floor_us, effort, objective)
+    best = min(found, key=lambda each: score(jobs, each, objective))
     floor = floor_us if objective == "makespan" else 0
-    better = gang_search.improved if _gangs(works) else local_search.improved
-    best = better(works, best, devices, floor, objective, effort.limits)
-    return sorted(best, key=lambda piece: (piece.start_us, piece.devices))
+    best = improved(jobs, best, devices, floor, objective, effort.limits)
+    return sorted(best, key=lambda one: (one.start_us, one.devices))
 
 
-def _gangs(works: Sequence[Work]) -> bool:
-    """True if some work runs on several devices at once."""
-    return any(work.gang for work in works)
-
-
-def _starts(
-    works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort, objective: Objective
-) -> Iterator[list[Piece]]:
-    """Timetables to begin with."""
-    every = range(len(works))
-    if objective == "makespan":
-        if not any(work.want.start_us for work in works):
-            yield from _spread(works, devices, floor_us, effort)
-        yield listed(works, every, devices)
-        if _gangs(works):  # the widest first: what is narrow fills the gaps
-            yield listed(works, sorted(every, key=lambda at: -works[at].width), devices)
-    else:  # shortest first, by its weight: the best order on one device
-        own = [(work.least_us / work.want.weight, work.name) for work in works]
-        yield listed(works, sorted(every, key=lambda at: own[at]), devices)
-    dues = [work.want.deadline_us for work in works]
-    if any(due is not None for due in dues):  # earliest deadline first
-        late = [
-            (inf if due is None else due, w.least_us) for due, w in zip(dues, works, strict=True)
-        ]
-        yield listed(works, sorted(every, key=lambda at: late[at]), devices)
-
-
-def _spread(
-    works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
-) -> Iterator[list[Piece]]:
-    """Timetables that share the load out."""
-    if _gangs(works):
-        yield from begun(works, devices, floor_us, effort)
-        return
-    if len(set(devices)) == 1:
-        of = [replace(work, runs=(work.runs[devices[0]],)) for work in works]
-        yield balanced(of, len(devices), floor_us, effort)
-        return
-    shared = list(spread(works, devices, effort))
-    yield from shared
-    best = min((makespan(pieces) for pieces in shared), default=2 * floor_us + 1)
-    if (best - floor_us) * effort.limits.start_near > floor_us:
-        yield whole(works, devices, floor_us, effort)
-
-
-def works_of(problem: Problem, chosen: Sequence[Way]) -> list[Work]:
-    """The tasks as works: their times with their own programs, starts, deadlines."""
-    works = []
+def jobs_of(problem: Problem, chosen: Sequence[Way]) -> list[Job]:
+    """The tasks as jobs: their times with their own programs, starts, deadlines."""
+    jobs = []
     for task, way in zip(problem.tasks, chosen, strict=True):
         runs = (
             _run(task, program, evaluation, kind, way.packed) if program else None
             for program, evaluation, kind in zip_longest(way.programs, way.evaluates, problem.kinds)
         )
         want = problem.wants.get(task.name, Want())
-        works.append(Work(task.name, task.steps, tuple(runs), want))
-    return works
+        jobs.append(Job(task.name, task.steps, tuple(runs), want))
+    return jobs
 
 
 def _run(

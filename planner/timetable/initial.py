@@ -1,0 +1,269 @@
+"""Timetables to begin with.
+
+List schedules; sets of programs that run at the same time (`sets`), one after the other; or gangs
+first, and jobs on one device each wrapped around what they leave: devices of each kind are filled
+one after the other up to a common limit (McNaughton's rule).
+
+    device 0   |  a (on 2)  |  b (last steps)       |
+    device 1   |  a         |  b (first)  |  c      |
+    device 2   |  d                       |  c      |      c (last steps)
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from planner.inputs import Effort, Objective
+from planner.timetable.configuration import Column, Demand, configuration
+from planner.timetable.jobs import Assignment, Chunk, Devices, Job, makespan
+from planner.timetable.list_schedule import list_schedule
+from planner.timetable.sets import Slice, sets
+from planner.timetable.simulate import simulate
+
+
+def initial(
+    jobs: Sequence[Job], devices: Devices, floor_us: int, effort: Effort, objective: Objective
+) -> Iterator[list[Assignment]]:
+    """Some timetables. jobs: longest first. floor_us: a bound on any timetable."""
+    every = range(len(jobs))
+    gangs, alike = any(job.gang for job in jobs), len(set(devices)) == 1
+    if objective == "makespan":
+        if not any(job.want.start_us for job in jobs):
+            most = effort.limits.gang_pairs if gangs else effort.limits.kinds_pairs
+            if (gangs or not alike) and len(jobs) * len(devices) <= most:
+                yield in_sets(jobs, devices, effort)
+            yield wrapped(jobs, devices, floor_us, effort)
+        yield list_schedule(jobs, every, devices)
+        if gangs:  # the widest first: what is narrow fills the gaps
+            yield list_schedule(jobs, sorted(every, key=lambda at: -jobs[at].width), devices)
+    else:  # shortest first, by its weight: the best order on one device
+        own = [(job.least_us / job.want.weight, job.name) for job in jobs]
+        yield list_schedule(jobs, sorted(every, key=lambda at: own[at]), devices)
+    dues = [inf if job.want.deadline_us is None else job.want.deadline_us for job in jobs]
+    if min(dues) < inf:  # earliest deadline first
+        order = sorted(every, key=lambda at: (dues[at], jobs[at].least_us))
+        yield list_schedule(jobs, order, devices)
+
+
+def in_sets(jobs: Sequence[Job], devices: Devices, effort: Effort) -> list[Assignment]:
+    """The sets of the shortest schedule one after the other."""
+    kinds = sorted(set(devices))
+    of = [(at, kind) for at, job in enumerate(jobs) for kind in kinds if job.runs[kind]]
+    columns = [_column(jobs[at], kind) for at, kind in of]
+    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
+    order = _chained(sets(demand, columns, effort).slices)
+    stays = _stays(jobs, [(one.us, [of[column] for column in one.columns]) for one in order])
+    return simulate(jobs, _chunks(jobs, devices, stays), devices)
+
+
+def _column(job: Job, kind: int) -> Column:
+    run = job.runs[kind]
+    assert run
+    return Column(job.name, str(kind), run.us(job.rounds), run.devices)
+
+
+def _chained(slices: Sequence[Slice]) -> list[Slice]:
+    """The slices from the longest on, each followed by one that has most in common with it."""
+    left = sorted(slices, key=lambda one: (-one.us, one.columns))
+    order = left[:1]
+    while left := [one for one in left if one is not order[-1]]:
+        last = set(order[-1].columns)
+        order.append(max(left, key=lambda one: len(last.intersection(one.columns))))
+    return order
+
+
+class _Stay(NamedTuple):
+    """A job on a kind of devices, from one slice to the next but not later than `end`: the part of
+    it that there is time for."""
+
+    at: int
+    kind: int
+    part: float
+    first: int
+    end: int
+
+
+def _stays(
+    jobs: Sequence[Job], slices: Sequence[tuple[float, list[tuple[int, int]]]]
+) -> list[_Stay]:
+    """Those of slices of so many µs with jobs on kinds, in the order in which they begin."""
+    latest: dict[tuple[int, int], int] = {}
+    found: list[_Stay] = []
+    for number, (us, members) in enumerate(slices):
+        for at, kind in members:
+            part = us / max(1, jobs[at].whole_us(kind))
+            own = latest.get((at, kind), -1)
+            if own >= 0 and found[own].end == number:
+                part += found[own].part
+                found[own] = found[own]._replace(part=part, end=number + 1)
+            else:
+                latest[at, kind] = len(found)
+                found.append(_Stay(at, kind, part, number, number + 1))
+    return found
+
+
+def _chunks(jobs: Sequence[Job], devices: Devices, stays: Sequence[_Stay]) -> Iterator[Chunk]:
+    """The stays in whole rounds and on devices: those of the job's last stay where they are free,
+    else any."""
+    held: dict[int, int] = {}  # by device, until which slice
+    latest: dict[int, tuple[int, ...]] = {}
+    for stay, rounds in zip(stays, _rounds(jobs, stays), strict=True):
+        run = jobs[stay.at].runs[stay.kind]
+        assert run
+        before = latest.get(stay.at, ())
+        line = [
+            (max(stay.first, held.get(device, 0)), device)
+            for device, kind in enumerate(devices)
+            if kind == stay.kind
+        ]
+        teams = (
+            sorted((since, device not in before, device) for since, device in team)[: run.devices]
+            for team in run.teams(line)
+        )
+        team = min(teams, key=lambda one: (one[-1][0], sum(other for _, other, _ in one), one))
+        mine = tuple(sorted(device for *_, device in team))
+        held |= dict.fromkeys(mine, stay.end)
+        if rounds:
+            latest[stay.at] = mine
+            yield Chunk(stay.at, rounds, mine)
+
+
+def _rounds(jobs: Sequence[Job], stays: Sequence[_Stay]) -> list[int]:
+    """All rounds of every job, about as the stays have parts of it; none for one that would be
+    shorter than entering and leaving twice."""
+    total = dict.fromkeys(range(len(jobs)), 0.0)
+    for stay in stays:
+        total[stay.at] += stay.part
+    counts = [0] * len(stays)
+    order = sorted(range(len(stays)), key=lambda number: stays[number].part)
+    longest = {stays[number].at: number for number in order}
+    left = [job.rounds for job in jobs]
+    for number, (at, kind, part, *_) in enumerate(stays):
+        count = int(jobs[at].rounds * part / total[at])
+        if number != longest[at] and jobs[at].us(kind, count) > 2 * jobs[at].us(kind, 0):
+            counts[number] = count
+            left[at] -= count
+    for at, number in longest.items():
+        counts[number] = left[at]
+    return counts
+
+
+def wrapped(
+    jobs: Sequence[Job], devices: Devices, floor_us: int, effort: Effort
+) -> list[Assignment]:
+    """Gangs first, the longest first; jobs on one device wrapped around behind them, on each kind
+    of device its share of them, up to the least common limit that is found."""
+    gangs = [at for at, job in enumerate(jobs) if job.gang]
+    alone = [at for at, job in enumerate(jobs) if not job.gang]
+    ahead = simulate(jobs, [Chunk(at, jobs[at].rounds) for at in gangs], devices)
+    first = [Chunk(at, one.rounds, one.devices) for at, one in zip(gangs, ahead, strict=True)]
+    best = simulate(jobs, [*first, *(Chunk(at, jobs[at].rounds) for at in alone)], devices)
+    busy = {device: one.end_us for one in ahead for device in one.devices}
+    shares = dict(zip(alone, _shares(jobs, alone, devices, effort), strict=True))
+    low, high = floor_us, makespan(best)
+    step = max(1, (high - low) // 4096)  # a little more than the bound is often enough
+    for _ in range(effort.limits.wrap_limits if alone else 0):
+        if high - low <= 1:
+            break
+        limit = min(low + step, (low + high) // 2)
+        chunks = _filled(jobs, shares, devices, busy, limit)
+        tried = simulate(jobs, [*first, *chunks], devices) if chunks else best
+        if makespan(tried) <= limit:
+            best, high = tried, makespan(tried)
+        else:
+            low, step = limit, 2 * step
+    return best
+
+
+def _shares(
+    jobs: Sequence[Job], alone: Sequence[int], devices: Devices, effort: Effort
+) -> list[dict[int, int]]:
+    """For each of these jobs the rounds that kinds of devices get, about as the configuration
+    program has it; none that would be shorter than entering and leaving twice."""
+    kinds = sorted(set(devices))
+    if len(kinds) == 1 or not alone:
+        return [{kinds[0]: jobs[at].rounds} for at in alone]
+    of = [(at, kind) for at in alone for kind in kinds if jobs[at].runs[kind]]
+    columns = [_column(jobs[at], kind) for at, kind in of]
+    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
+    parts: dict[int, dict[int, float]] = {at: {} for at in alone}
+    for (at, kind), part in zip(of, configuration(demand, columns, effort).parts, strict=True):
+        parts[at][kind] = part
+    shares = []
+    for at, own in parts.items():
+        job, most = jobs[at], max(own, key=lambda kind: own[kind])
+        rounds = {kind: int(job.rounds * part + 1e-6) for kind, part in own.items() if kind != most}
+        rounds = {k: n for k, n in rounds.items() if n and job.us(k, n) > 2 * job.us(k, 0)}
+        shares.append({**rounds, most: job.rounds - sum(rounds.values())})
+    return shares
+
+
+def _filled(
+    jobs: Sequence[Job],
+    shares: Mapping[int, Mapping[int, int]],
+    devices: Devices,
+    busy: Mapping[int, int],
+    limit: int,
+) -> list[Chunk]:
+    """The shares on devices that are filled up to the limit one after the other, the shortest jobs
+    on those with least room; nothing when there are too few. Jobs on several kinds come first on
+    one of them and last on the others, each on a device of its own.
+
+    shares: by job, its rounds on each kind. busy: when devices fall free, if not at once.
+    """
+    first, others, last = list[Chunk](), list[Chunk](), list[Chunk]()
+    for kind in set(devices):
+        room = [(busy.get(d, 0), limit, d) for d, its in enumerate(devices) if its == kind]
+        own, reserved = list[tuple[int, int]](), 0
+        for at, split in reversed(list(shares.items())):
+            if kind not in split:
+                continue
+            if len(split) == 1:
+                own.append((at, split[kind]))
+                continue
+            if reserved == len(room):
+                return []
+            begin, end, device = room[reserved]
+            us, chunk = jobs[at].us(kind, split[kind]), Chunk(at, split[kind], (device,))
+            if kind == min(split):
+                room[reserved] = begin + us, end, device
+                first.append(chunk)
+            else:
+                room[reserved] = begin, end - us, device
+                last.append(chunk)
+            reserved += 1
+        room.sort(key=lambda one: one[1] - one[0])
+        found = _wrapped(jobs, own, kind, room)
+        if found is None:
+            return []
+        others += found
+    return [*first, *others, *last]
+
+
+def _wrapped(
+    jobs: Sequence[Job],
+    shares: Iterable[tuple[int, int]],
+    kind: int,
+    room: Sequence[tuple[int, int, int]],
+) -> list[Chunk] | None:
+    """Rounds of jobs that fill devices one after the other, each between two times; None when there
+    are too few. Who goes on elsewhere begins there, so the last device comes first."""
+    filled, devices = [list[Chunk]()], iter(room)
+    busy, end, device = next(devices)
+    for at, rounds in shares:
+        run = jobs[at].runs[kind]
+        assert run
+        while run.us(rounds) > end - busy:  # it begins on the next device, if that is in time
+            fitting = min(rounds - 1, (end - busy - run.fixed_us) // max(1, run.period_us))
+            following = next(devices, None)
+            if following is None:
+                return None
+            until = following[0] + run.us(rounds - fitting)
+            if fitting > 0 and until <= min(following[1], end - run.us(fitting)):
+                filled[-1].append(Chunk(at, fitting, (device,)))
+                rounds -= fitting
+            busy, end, device = following
+            filled.append([])
+        filled[-1].append(Chunk(at, rounds, (device,)))
+        busy += run.us(rounds)
+    return [chunk for chunks in reversed(filled) for chunk in chunks]

@@ -1,0 +1,85 @@
+"""When chunks of jobs run that are assigned to devices one after the other."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+
+from planner.timetable.jobs import Assignment, Chunk, Devices, Job, Line
+
+
+class Simulation:
+    """The assignments so far, each as early as its devices and its job are free.
+
+    lines: by kind, its devices behind the time when each falls free, ascending.
+    ready_us: when each job may go on.
+    """
+
+    def __init__(self, jobs: Sequence[Job], devices: Devices) -> None:
+        self.assignments: list[Assignment] = []
+        self.ready_us = [job.want.start_us for job in jobs]
+        self.lines: dict[int, list[tuple[int, int]]] = {kind: [] for kind in devices}
+        for device, kind in enumerate(devices):
+            self.lines[kind].append((0, device))
+        self._jobs, self._devices = jobs, devices
+        self._free_us = [0] * len(devices)
+        self._latest: list[int | None] = [None] * len(jobs)  # position of its assignment
+
+    def soonest(self, at: int, rounds: int) -> tuple[int, tuple[int, ...]]:
+        """When the job at this position begins, and on which devices, if its next rounds are to be
+        done as soon as can be: of equal ones the devices that fall free last."""
+        last = self._last(at)
+        found: list[tuple[int, int, int, Line, int]] = []
+        for kind, line in self.lines.items():
+            run = self._jobs[at].runs[kind]
+            if run is None:
+                continue
+            for team in run.teams(line):
+                moved_us = run.moves_us(last, [min(device for _, device in team)]) if last else 0
+                start = max(self.ready_us[at] + moved_us, team[run.devices - 1][0])
+                found.append((start + run.us(rounds), kind, start, team, run.devices))
+        _, _, start, team, count = min(found)
+        return start, _free_last(team, start, count)
+
+    def assign(self, at: int, rounds: int, devices: tuple[int, ...] | None = None) -> None:
+        """Run the next rounds of the job at this position on these devices, or where they are done
+        soonest. A job that goes on on its devices goes on in the same assignment."""
+        devices = devices or self.soonest(at, rounds)[1]
+        job, kind, latest = self._jobs[at], self._devices[devices[0]], self._latest[at]
+        run, line, free = job.runs[kind], self.lines[kind], self._free_us
+        assert run
+        start = self.ready_us[at] + run.moves_us(self._last(at), devices)
+        start = max(start, *(free[device] for device in devices))
+        before = None if latest is None else self.assignments[latest]
+        if latest is not None and before and (before.devices, before.end_us) == (devices, start):
+            rounds, start = rounds + before.rounds, before.start_us
+        else:
+            latest = self._latest[at] = len(self.assignments)
+            self.assignments.append(Assignment(job.name, devices, rounds, start, start))
+        end = self.ready_us[at] = start + run.us(rounds)
+        self.assignments[latest] = Assignment(job.name, devices, rounds, start, end)
+        for device in devices:
+            del line[bisect_left(line, (free[device], device))]
+            insort(line, (end, device))
+            free[device] = end
+
+    def _last(self, at: int) -> tuple[int, ...]:
+        """The devices of a job's latest assignment."""
+        latest = self._latest[at]
+        return () if latest is None else self.assignments[latest].devices
+
+
+def _free_last(line: Line, start: int, count: int) -> tuple[int, ...]:
+    """So many devices of those free at `start`: the last to fall free, the first of equal ones."""
+    able = line[: bisect_right(line, (start + 1, -1))]
+    least = able[-count][0]
+    later = able[bisect_left(able, (least + 1, -1)) :]
+    first = bisect_left(able, (least, -1))
+    chosen = [*able[first : first + count - len(later)], *later]
+    return tuple(sorted(device for _, device in chosen))
+
+
+def simulate(jobs: Sequence[Job], chunks: Iterable[Chunk], devices: Devices) -> list[Assignment]:
+    """The assignments of the chunks in this order, each as early as may be."""
+    made = Simulation(jobs, devices)
+    for chunk in chunks:
+        made.assign(*chunk)
+    return made.assignments
