@@ -10,7 +10,7 @@ others in place of their last sequences where that leaves less room.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import chain, combinations, groupby, islice, permutations
+from itertools import accumulate, chain, combinations, groupby, islice, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +41,10 @@ class Filling(NamedTuple):
     places: Array
 
 
-def filled(pool: Pool, lengths: Array, high: int) -> Filling | None:
-    """The best of several orders that is done by then; None if there is none."""
-    stock, best, few = _Stock(pool, lengths), None, pool.pipelines <= FEW
+def filled(pool: Pool, lengths: Array, high: int, floor: int = 0) -> Filling | None:
+    """The best of several orders that is done by then; None if there is none. floor: what no
+    dispatch is sooner than; nothing is tried below."""
+    stock, best, few = _Stock(pool, lengths, floor), None, pool.pipelines <= FEW
     for one in stock.orders():
         best = stock.least(one, best.us - 1 if best else high) or best
         if best and not few:
@@ -87,8 +88,8 @@ class _Stock:
     """The sequences, longest first: their times on every type, negated, and the sums of times
     before each."""
 
-    def __init__(self, pool: Pool, lengths: Array) -> None:
-        self.pool, self._lengths = pool, lengths
+    def __init__(self, pool: Pool, lengths: Array, floor: int) -> None:
+        self.pool, self._lengths, self._floor = pool, lengths, floor
         self._order = np.argsort(-lengths, kind="stable")
         times = pool.times(lengths)[:, self._order]
         times = np.maximum.accumulate(times[:, ::-1], axis=1)[:, ::-1]
@@ -112,10 +113,10 @@ class _Stock:
     def least(self, order: Order, high: int, room: float = 1.0) -> Filling | None:
         """The least time up to high by which all are done; None if there is none. room: of a time,
         that may be left in a pipeline."""
-        best = self._filled(order, high, room)
+        best = self._filled(order, high, room) if high >= self._floor else None
         if best is None:
             return None
-        low, step = 0, max(1, int(_STEP * high))
+        low, step = self._floor - 1, max(1, int(_STEP * high))
         while high - low > max(1, _CLOSE * high):
             middle = max((low + high) // 2, high - step)
             step *= 2
@@ -128,9 +129,17 @@ class _Stock:
 
     def _filled(self, order: Order, Z: int, room: float) -> list[list[slice]] | None:
         """The sequences of each pipeline, in this order; None if some are left at Z."""
-        left = _Left(len(self._lengths))
-        types, spare = self.pool.types, int(room * Z)
-        taken = [left.take(self._negated[k], self._before[k], Z, types[k], spare) for k in order]
+        left, taken, spare = _Left(len(self._lengths)), list[list[slice]](), int(room * Z)
+        fit = [
+            bisect_left(own, one.curve.fixed - Z / one.depth)  # the longest that do
+            for own, one in zip(self._negated, self.pool.types, strict=True)
+        ]
+        later = list(accumulate((fit[k] for k in reversed(order)), min))[::-1]
+        for k, longest in zip(order, later, strict=True):
+            if left.starts and left.starts[0] < longest:  # too long for all that are to come
+                return None
+            one = self.pool.types[k]
+            taken.append(left.take(self._negated[k], self._before[k], fit[k], Z, one, spare))
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
@@ -150,11 +159,17 @@ class _Left:
         self.starts, self.ends = ([0], [count]) if count else ([], [])
 
     def take(
-        self, negated: list[int], before: list[int], Z: int, one: PipelineType, spare: int
+        self,
+        negated: list[int],
+        before: list[int],
+        at: int,
+        Z: int,
+        one: PipelineType,
+        spare: int,
     ) -> list[slice]:
-        """The longest that can be done by Z in a pipeline, then those that still can be; others in
-        place of the last of them, if more than `spare` is left."""
-        at = bisect_left(negated, one.curve.fixed - Z / one.depth)
+        """The longest from `at` on that are left, as many as can be done by Z in a pipeline, then
+        those that still can be; others in place of the last of them, if more than `spare` is
+        left."""
         run = bisect_right(self.ends, at)
         if run == len(self.starts):
             return []

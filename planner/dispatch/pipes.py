@@ -97,7 +97,7 @@ class Pool:
         if not self.types:
             raise ValueError("a pool must have at least one type of pipelines, has none")
 
-    @property
+    @cached_property
     def pipelines(self) -> int:
         return sum(one.count for one in self.types)
 
@@ -146,6 +146,12 @@ class Pool:
         done = (self.depths[:, None] * (times + self.fixed[:, None])).astype(np.int64)
         return np.where(times < NEVER, done, NEVER)
 
+    def floor(self, times: Array) -> int:
+        """The time before which no dispatch is done: of the longest sequence alone, or of the mean
+        load, each sequence where that is least."""
+        alone, load = self.alone(times).min(axis=0).max(initial=0), times.min(axis=0).sum()
+        return max(int(alone), -(-int(load) // self.pipelines))
+
     def held(self, times: Array, places: Array) -> tuple[Array, Array]:
         """The load of every pipeline, and its longest sequence, with each sequence in its place."""
         own = times[self.type_of[places], np.arange(len(places))]
@@ -155,7 +161,7 @@ class Pool:
         return loads, tops
 
     def finishes(self, times: Array, places: Array) -> Array:
-        """The finish of every pipeline, with each sequence in its place."""
+        """The finish of every pipeline, with each sequence in its place; 0 of one without any."""
         kinds = self.type_of
         return done_us(*self.held(times, places), self.depths[kinds], self.fixed[kinds])
 
@@ -167,7 +173,8 @@ def microbatches(loads: Array, tops: Array, depths: Array, fixed: Floats) -> Flo
 
 
 def done_us(loads: Array, tops: Array, depths: Array, fixed: Floats) -> Array:
-    """When they are done in so many microbatches, rounded down."""
+    """When they are done in so many microbatches, rounded down; 0 with nothing to do."""
     many = microbatches(loads, tops, depths, fixed)
     each = np.maximum(tops, loads / many)
-    return np.asarray(loads + fixed * many + (depths - 1) * (each + fixed), np.int64)
+    done = loads + fixed * many + (depths - 1) * (each + fixed)
+    return np.where(loads > 0, done, 0).astype(np.int64)

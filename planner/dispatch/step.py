@@ -13,22 +13,24 @@ _SHORTER = 0.98  # of longest-first, where few pipelines have many: else filling
 
 
 def dispatches(pool: Pool, lengths: Array) -> list[Array]:
-    """The pipeline of every sequence, in one way or two: longest first, and filled one by one; of
-    few sequences both made better by moves, of many the second only where it is shorter. No
-    pipeline stays empty where that takes no longer. ValueError for a sequence that fits nowhere."""
+    """The pipeline of every sequence, in one way or several that differ: longest first, and filled
+    one by one, of many sequences only where that is shorter; of few both made better by moves. In
+    these no pipeline stays empty where that takes no longer. Plain longest-first is among them, as
+    any other may be longer once it is packed. ValueError for a sequence that fits nowhere."""
     first = longest_first(pool, lengths)
     found = [first]
     if pool.pipelines > 1 and len(lengths):
-        pool = _as_packed(pool, lengths, first)
+        model = _as_packed(pool, lengths, first)
+        times = model.times(lengths)
+        us, floor = int(model.finishes(times, first).max()), model.floor(times)
         moved = len(lengths) <= _MOVED
         near = _NEAR if moved else _SHORTER if pool.pipelines <= FEW else 1.0
-        high = near * int(pool.finishes(pool.times(lengths), first).max())
-        if filling := filled(pool, lengths, int(high)):
-            found = [*found[:moved], filling.places]
+        if filling := filled(model, lengths, int(near * us) - 1, floor):
+            found = [first, filling.places]
         if moved:
-            found = [improved(pool, lengths, places) for places in found]
-        found = [spread(pool, lengths, places) for places in found]
-    return found
+            found = [improved(model, lengths, places, floor) for places in found]
+        found = [*(spread(model, lengths, places) for places in found), first]
+    return list({places.tobytes(): places for places in found}.values())
 
 
 def _as_packed(pool: Pool, lengths: Array, places: Array) -> Pool:

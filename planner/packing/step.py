@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.dispatch import PipelineType, Pool, dispatches
-from planner.packing.packing import How, packed
+from planner.packing.packing import How, Packing, packed
 
 Array = NDArray[np.int64]
 
@@ -25,21 +26,29 @@ class Step:
 
 def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
     """The step whose sequences have these lengths, dispatched such that it is shortest once they
-    are packed; ValueError for one that fits nowhere."""
-    found = (_packed(pool, lengths, places, how) for places in dispatches(pool, lengths))
-    return min(found, key=lambda step: max(step.us))
+    are packed: never longer than longest-first. ValueError for one that fits nowhere."""
+    found, us = list[Step](), inf
+    for places in dispatches(pool, lengths):
+        if step := _packed(pool, lengths, places, how, us):
+            found.append(step)
+            us = max(step.us)
+    return found[-1]
 
 
-def _packed(pool: Pool, lengths: Array, places: Array, how: How) -> Step:
-    """The step, by the pipeline of every sequence."""
+def _packed(pool: Pool, lengths: Array, places: Array, how: How, below: float = inf) -> Step | None:
+    """The step, by the pipeline of every sequence; None if a pipeline takes `below` or longer."""
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
     sizes, types = lengths[order].tolist(), _types(pool)
-    packings = [
-        packed(sizes[bounds[p] : bounds[p + 1]], how, one.longest, one.curve, one.depth)
-        for p, one in enumerate(types)
-    ]
-    took = [packing.total_us(one.depth) for packing, one in zip(packings, types, strict=True)]
+    packings, took = dict[int, Packing](), dict[int, int]()
+    for p in np.argsort(-pool.finishes(pool.times(lengths), places), kind="stable").tolist():
+        one = types[p]
+        packings[p] = packed(
+            sizes[bounds[p] : bounds[p + 1]], how, one.longest, one.curve, one.depth
+        )
+        took[p] = packings[p].total_us(one.depth)
+        if took[p] >= below:
+            return None
     ranked = sorted(
         range(len(types)), key=lambda p: (pool.type_of[p], -took[p], -max(packings[p].us))
     )

@@ -64,7 +64,7 @@ def _least_us(pool: Pool, lengths: Array) -> int:
     if not len(lengths):
         return 0
     times = pool.times(lengths)
-    low = int(pool.alone(times).min(axis=0).max())  # nothing is done before
+    low = pool.floor(times)
     high = int(pool.finishes(times, longest_first(pool, lengths)).max())
     if not _ruled_out(pool, lengths, times, low):
         return low

@@ -50,6 +50,14 @@ def test_nothing_is_found_where_time_is_too_short() -> None:
     assert filled(pool, np.array([20, 20]), 19) is None
 
 
+def test_nothing_is_looked_for_below_the_floor() -> None:
+    """10 is the least there; with a floor of 12 that is as good as can be."""
+    pool, lengths = Pool((PipelineType(Curve(0, 1), 1, 100, 2),)), np.array([5, 5, 5, 5])
+    assert [getattr(filled(pool, lengths, 15, floor), "us", None) for floor in (0, 12, 16)] == [
+        *(10, 12, None),
+    ]
+
+
 def test_pipelines_of_one_type_need_not_follow_each_other() -> None:
     """The deep one is filled second of three: 53; after both flat ones, or before them, 54."""
     flat, deep = PipelineType(Curve(0, 2), 1, 100, 2), PipelineType(Curve(0, 1), 3, 100)

@@ -33,11 +33,12 @@ def test_a_swap_finds_the_best_of_two_pipelines() -> None:
     assert _us(pool, lengths, improved(pool, lengths, first)) == optimum(pool, lengths) == 9
 
 
-def test_nothing_moves_where_a_pipeline_without_sequences_is_last() -> None:
-    """Its microbatch of padding takes longer than all sequences on the others."""
+def test_a_pipeline_without_sequences_is_never_last() -> None:
+    """Others are made better where it would take longer than they do with one sequence."""
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2), PipelineType(Curve(0, 1, 100), 1, 100)))
-    places = np.array([0, 0, 1])
-    assert improved(pool, np.array([5, 4, 3]), places).tolist() == places.tolist()
+    lengths, places = np.array([5, 4, 3]), np.array([0, 0, 1])
+    assert pool.finishes(pool.times(lengths), places).tolist() == [9, 3, 0]
+    assert _us(pool, lengths, improved(pool, lengths, places)) == 7
 
 
 def test_nothing_is_tried_below_the_floor() -> None:

@@ -6,12 +6,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.dispatching import packed_us, problems
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.dispatch.pipes import NEVER, Array, done_us
+
+SHORT, LONG = (PipelineType(Curve(0, 1, 50), 2, longest) for longest in (20, 200))
 
 
 def test_a_curve_gives_whole_us_rounded_up() -> None:
@@ -43,6 +45,7 @@ def test_a_pipeline_is_done_when_its_longest_has_passed_all_stages(
 
 @settings(max_examples=80, deadline=None)
 @given(problems(fixed=200))
+@example((Pool((SHORT, LONG)), np.array([100])))  # no sequence fits: nothing to pack
 def test_no_packing_of_a_pipeline_is_done_sooner(problem: tuple[Pool, Array]) -> None:
     """Of all there are, by either model of a microbatch."""
     pool, lengths = problem
@@ -81,6 +84,19 @@ def test_the_room_of_a_pipeline_is_what_is_done_by_then(depth: int, fixed: float
     many = one.room_us(done, np.full(4, top), np.minimum, np.maximum)
     assert many.tolist() == pytest.approx(found)
     assert all(a < b for a, b in pairwise(found))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(most=12, fixed=200), st.randoms(use_true_random=False))
+def test_no_dispatch_is_done_before_the_floor(problem: tuple[Pool, Array], random: Random) -> None:
+    """Whatever goes where it fits; a step without sequences takes no time."""
+    pool, lengths = problem
+    times = pool.times(lengths)
+    fit = [np.flatnonzero(own[pool.type_of] < NEVER).tolist() for own in times.T]
+    places = np.array([random.choice(own) for own in fit])
+    assert pool.floor(times) <= pool.finishes(times, places).max()
+    none = np.empty(0, np.int64)
+    assert pool.floor(pool.times(none)) == pool.finishes(pool.times(none), none).max() == 0
 
 
 def test_a_sequence_never_goes_where_it_does_not_fit() -> None:

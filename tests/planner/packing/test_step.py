@@ -1,11 +1,15 @@
 """A step laid out: every sequence in one microbatch of a pipeline that holds it."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
-from support.dispatching import PACKINGS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.dispatching import PACKINGS, pools
 from support.step_bounds import bound_us
 
-from planner.dispatch import Curve, PipelineType, Pool, dispatches
+from planner.dispatch import Curve, PipelineType, Pool, dispatches, longest_first
 from planner.packing.packing import How
 from planner.packing.step import Step, _packed, laid_out
 
@@ -76,8 +80,23 @@ def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> No
     """Long sequences in one deep pipeline, where longest-first has one in each."""
     pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
     lengths = np.array([40, 40, *[4] * 50])
-    found = [max(_packed(pool, lengths, own, "ffd").us) for own in dispatches(pool, lengths)]
+    steps = [_packed(pool, lengths, own, "ffd") for own in dispatches(pool, lengths)]
+    found = [max(step.us) for step in steps if step]
     assert max(laid_out(pool, lengths, "ffd").us) == min(found) < max(found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pools(200), st.integers(1, 400), st.integers(0, 1000), st.sampled_from(get_args(How)))
+def test_a_step_is_never_longer_than_longest_first(
+    pool: Pool, count: int, seed: int, how: How
+) -> None:
+    """Few sequences and many, packed in any way; nothing is packed to the end that is as long."""
+    drawn = np.random.default_rng(seed).lognormal(3, 1, count)
+    lengths = np.clip(drawn, 1, pool.longest).astype(np.int64)
+    first = _packed(pool, lengths, longest_first(pool, lengths), how)
+    assert first
+    assert max(laid_out(pool, lengths, how).us) <= max(first.us)
+    assert _packed(pool, lengths, longest_first(pool, lengths), how, max(first.us)) is None
 
 
 @pytest.mark.parametrize("longest", [100, 10_000])
