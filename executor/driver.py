@@ -36,7 +36,7 @@ from executor.records import (
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared, StateFile, opened
 from executor.workload import Task
-from plans.order import kept_bytes, moves_of, node_count
+from plans.order import kept_bytes, moves_of
 from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
@@ -155,7 +155,7 @@ def _replay(
         late_allocations=tuple(late for _, late in replay.peaks),
         dropped=replay.dropped,
         stopped=replay.stopped,
-        traffic=replay.traffic if plan.disk or node_count(plan) > 1 else None,
+        traffic=replay.traffic if plan.disk else None,
         val_losses=recorder.val_losses,
         warnings=recorder.warnings,
         troubles=tuple(troubles),

@@ -23,7 +23,6 @@ def to_json(
     `ended_us`: actual end of its latest one; `warning`: the first loss that was no number;
     `errors`: files that could not be written at the end."""
     traffic = asdict(result.traffic or Traffic())
-    net = traffic.pop("net")
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -33,7 +32,6 @@ def to_json(
         "peak_bytes": result.peak_bytes,
         "host_bytes": result.host_bytes,
         "disk": traffic if plan.disk else None,
-        "net": net if plan.net else None,
         "late_allocations": result.late_allocations,
         "log": str(log),
         "saved": [str(path) for path in saved],
@@ -96,10 +94,6 @@ def table(
             f"disk: {written} written in {show_us(t.write_us)} ({t.writes} moves), "
             f"{read} read in {show_us(t.read_us)} ({t.reads} moves)"
         )
-    if plan.net and result.traffic:
-        net = result.traffic.net
-        moved = f"{show_bytes(net.bytes)} moved in {show_us(net.us)}"
-        lines.append(f"network: {moved} ({net.transfers} transfers)")
     lines.append(f"log: {log}")
     for name, found in result.val_losses.items():
         latest = [f"{found[step]:.4g} after step {step}" for step in sorted(found)[-_SHOWN:]]

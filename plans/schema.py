@@ -46,9 +46,6 @@ OpId = Annotated[
 MoveId = Annotated[
     str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$", max_length=LONGEST_NAME)
 ]
-TransferId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.net\.X\d+$", max_length=LONGEST_NAME)
-]
 Stream = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
 
@@ -307,27 +304,6 @@ class Disk(Struct, frozen=True):
     moves: tuple[Move, ...]
 
 
-class Transfer(Struct, frozen=True):
-    """All that the store keeps of some shards of a task, from the host store of node `source` to
-    that of `target`, before `segment` begins."""
-
-    id: TransferId
-    segment: Count
-    source: Count
-    target: Count
-    shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
-    start_us: Count
-    end_us: Count
-
-
-class Net(Struct, frozen=True):
-    """The network between nodes, over which tasks move. Transfers that share a node or a task go
-    one after the other, in this order. `bytes`: of all together."""
-
-    bytes: Count
-    transfers: tuple[Transfer, ...]
-
-
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
     format: Literal["plan"] = "plan"
     version: Literal[1] = 1
@@ -335,7 +311,6 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     host: Host
     disk: Disk | None = None
-    net: Net | None = None
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
     programs: Annotated[tuple[Program, ...], msgspec.Meta(min_length=1)]
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]

@@ -1,8 +1,7 @@
 """Plan and run as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
 Every device is a process, twice: as planned and as it ran; every stream is one of its threads. So
-is the disk, and the network with a thread for each node that sends. No two events of a thread
-overlap, and the same input gives the same bytes.
+is the disk. No two events of a thread overlap, and the same input gives the same bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -108,9 +107,9 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
 
 
 def _home(plan: Plan, stream: str) -> str:
-    """The name of a stream's device, of the disk, or of the network, as a process."""
+    """The name of a stream's device, or of the disk, as a process."""
     if moves_state(stream):
-        return "disk" if stream == DISK else "network"
+        return DISK
     device, _ = rank(stream)
     emulation = plan.devices[device].emulation
     return f"device {device}, {emulation.words}" if emulation else f"device {device}"

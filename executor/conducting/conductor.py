@@ -1,4 +1,4 @@
-"""The main thread of a replay: starts segments, moves and transfers in order, watches for stalls.
+"""The main thread of a replay: starts segments and moves in order, watches for stalls.
 
 With `keep_going` it drops the tasks that fail and goes on with the rest of the plan.
 """
@@ -55,9 +55,6 @@ class Led(Team, Protocol):
         self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
     ) -> SegmentActivity:
         """All of a segment, of which `own` is this process' part."""
-
-    def transfer(self, number: int, setup: Setup) -> Activity:
-        """A transfer of the plan between nodes."""
 
     def check(self) -> None:
         """RunError for a process that is gone."""
@@ -239,11 +236,8 @@ class Conductor:
                     raise
                 self._failed(Failure(self._turns.tasks[index], text_of(error)))
                 return None
-        number = index - len(self._plan.segments)
-        if self._plan.disk:
-            return MoveRun(self._plan.disk.moves[number], self._setup)
-        assert self._team, "a plan of several nodes"
-        return self._team.transfer(number, self._setup)
+        assert self._plan.disk, "a plan with moves"
+        return MoveRun(self._plan.disk.moves[index - len(self._plan.segments)], self._setup)
 
     def _segment(self, index: int) -> SegmentActivity:
         program = self._plan.segments[index].program

@@ -2,9 +2,8 @@
 
 Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
 earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
-move waits for the one before it, and for the segment after which it writes a task. Or there are
-transfers from node to node instead of moves (`with_transfers`). No segment begins before the
-earliest start of its task, which counts from the beginning of the run.
+move waits for the one before it, and for the segment after which it writes a task. No segment
+begins before the earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
 those that share a device, a task or host bytes with them: a segment whose threads never return must
@@ -13,12 +12,11 @@ not hold up one that it cannot touch. Who begins without such a wait hands it on
 
 from collections.abc import Callable, Collection
 
-from plans.order import claims, regions, with_moves, with_transfers
+from plans.order import claims, regions, with_moves
 from plans.schema import Plan, parse_id
 from profiles.units import LARGEST
 
 _DISK = -1  # a device that all moves use
-_NODE = -1  # and one for each node, that its transfers use
 
 
 class Turns:
@@ -28,19 +26,17 @@ class Turns:
 
     def __init__(self, plan: Plan) -> None:
         moves = plan.disk.moves if plan.disk else ()
-        transfers = plan.net.transfers if plan.net else ()
-        moved = [one.id for one in moves] + [one.id for one in transfers]
+        moved = [one.id for one in moves]
         self._segments = len(plan.segments)
         self._to_disk = bool(moves)
         self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
-        known = enumerate(with_transfers(plan) if transfers else with_moves(plan))
+        known = enumerate(with_moves(plan))
         self.waiting = {i: before for i, before in known if i not in self._ended}
         self.names = [f"segment {index}" for index in range(self._segments)]
         self.names += moved
         self.tasks = [plan.trained(segment) for segment in plan.segments]
         self.tasks += [(parse_id(name).task,) for name in moved]
         users = [*(segment.devices for segment in plan.segments), *((_DISK,) for _ in moves)]
-        users += [(_NODE - one.source, _NODE - one.target) for one in transfers]
         self._claims = [claims(*own) for own in zip(users, self.tasks, strict=True)]
         self._regions = regions(plan)
         early = {task.name: task.start_us for task in plan.tasks}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from executor.distributed.jobs import Jobs, TransferRun
+from executor.distributed.jobs import Jobs
 from executor.distributed.links import Clock, GroupWire, Mesh
 from executor.distributed.messages import (
     Ask,
@@ -86,13 +86,8 @@ class Lead(Peers):
             made.messages[rank] = Begin(index, metered, states)
         return made
 
-    def transfer(self, number: int, setup: Setup) -> TransferRun:
-        """A transfer of the plan."""
-        self._setup = setup
-        return TransferRun(self.jobs, number, setup)
-
     def bring(self, task: str) -> None:
-        """Let the store of this node have all of a task, from wherever it was trained last."""
+        """Let the store of this node have all of a task, from wherever it is trained."""
         self.jobs.bring(task, self.check)
 
     def check(self) -> None:
@@ -229,7 +224,6 @@ class LedSegment(SegmentActivity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
-        self._lead.jobs.copies.trained(self._index)
         self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:

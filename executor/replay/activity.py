@@ -1,14 +1,13 @@
 """Activities of a replay: threads that its main thread starts, watches, and may stop.
 
-There are segments (`segment.py`), moves between host store and disk, and, where a run has several
-processes, transfers between nodes.
+There are segments (`segment.py`), and moves between host store and disk.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from executor.devices import Now
 from executor.errors import text_of
@@ -27,18 +26,8 @@ from profiles.units import show_bytes
 
 
 @dataclass
-class NetTraffic:
-    """The bytes that a run moved between nodes, and the time that took."""
-
-    transfers: int = 0
-    bytes: int = 0
-    us: int = 0
-
-
-@dataclass
 class Traffic:
-    """The bytes a run wrote to the disk and read from it, and the time that took; those of the
-    network."""
+    """The bytes a run wrote to the disk and read from it, and the time that took."""
 
     writes: int = 0
     reads: int = 0
@@ -46,7 +35,6 @@ class Traffic:
     read_bytes: int = 0
     write_us: int = 0
     read_us: int = 0
-    net: NetTraffic = field(default_factory=NetTraffic)
 
 
 @dataclass(frozen=True)

@@ -92,13 +92,17 @@ def balanced(works: Sequence[Work], devices: int, floor_us: int, effort: Effort)
     return best
 
 
-def wrapped(works: Sequence[Work], free_us: Sequence[int], limit: int) -> Queues | None:
+def wrapped(
+    works: Sequence[Work], free_us: Sequence[int], limit: int, line: Sequence[int] = ()
+) -> Queues | None:
     """Devices, from where each falls free, filled up to `limit` one after the other; None when
-    there are too few."""
+    there are too few. line: their numbers, where works may have to keep their nodes."""
     queues: list[list[Part]] = [[] for _ in free_us]
     device, busy = 0, free_us[0]
     for at, work in enumerate(works):
         late = _fitting(work, limit - busy)
+        if late < work.rounds and not work.stays(line[device : device + 1], line[device + 1 :][:1]):
+            late = 0
         if late:
             queues[device].append((at, late))
             busy += work.us(0, late)

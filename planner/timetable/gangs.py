@@ -1,4 +1,5 @@
-"""Timetables to begin with in which some works run on several devices at once (gangs).
+"""Timetables to begin with in which some works run on several devices at once (gangs), or have to
+keep to their nodes.
 
 Sets of programs that run at the same time (`sets`), one after the other; or gangs first, and works
 on one device each wrapped around what they leave:
@@ -103,7 +104,7 @@ def _shares(works: Sequence[Work], devices: Devices, stays: Sequence[_Stay]) -> 
         ]
         teams = (
             sorted((since, device not in before, device) for since, device in team)[: run.devices]
-            for team in run.teams(line)
+            for team in run.teams(line, before)
         )
         team = min(teams, key=lambda one: (one[-1][0], sum(other for _, other, _ in one), one))
         mine = tuple(sorted(device for *_, device in team))
@@ -151,7 +152,7 @@ def behind(works: Sequence[Work], devices: Devices, floor_us: int, effort: Effor
             break
         limit = (low + high) // 2
         tried = best
-        if queues := wrapped(alone, [busy[device] for device in line], limit):
+        if queues := wrapped(alone, [busy[device] for device in line], limit, line):
             # Who goes on elsewhere begins there, so the last device is laid first.
             behind = [
                 Share(others[at], rounds, (line[place],))

@@ -49,10 +49,15 @@ def longest_remaining(
     free_at, ready_at = dict.fromkeys(range(len(devices)), 0), dict.fromkeys(left, 0)
     pieces: list[Piece] = []
     current: list[int | None] = [None] * len(devices)  # the piece each device is in
+    latest: dict[str, tuple[int]] = {}  # the device that a work was on last
     while left:
         device = min(free_at, key=lambda d: (free_at[d], d))
         now, kind = free_at[device], devices[device]
-        able = [name for name in left if of[name].runs[kind]]
+        able = [
+            name
+            for name in left
+            if of[name].runs[kind] and of[name].stays(latest.get(name, ()), (device,))
+        ]
         if not able:
             del free_at[device]  # what is left cannot run there
             continue
@@ -62,7 +67,7 @@ def longest_remaining(
             current[device] = None
             continue
         name = max(idle, key=lambda n: (left[n] * pace[n], n))
-        rounds = min(turns[name], left[name])
+        rounds, latest[name] = min(turns[name], left[name]), (device,)
         at = current[device]
         if at is not None and pieces[at].work == name:
             end = now + of[name].us(kind, rounds) - of[name].us(kind, 0)

@@ -20,7 +20,6 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
 from planner.search import Bounds, Candidate, Packed, TaskBound
-from planner.shards import Links, copy_us
 from planner.timetable import gang_search, local_search
 from planner.timetable.assign import balanced, whole
 from planner.timetable.configuration import Column, Demand, even_us
@@ -101,14 +100,14 @@ def place(
     starts = list(_starts(works, devices, floor_us, effort, objective))
     best = min(starts, key=lambda pieces: score(works, pieces, objective))
     floor = floor_us if objective == "makespan" else 0
-    better = gang_search.improved if _gangs(works) else local_search.improved
+    better = gang_search.improved if _bound(works) else local_search.improved
     best = better(works, best, devices, floor, objective, effort.limits)
     return sorted(best, key=lambda piece: (piece.start_us, piece.devices))
 
 
-def _gangs(works: Sequence[Work]) -> bool:
-    """True if some work runs on several devices at once."""
-    return any(work.gang for work in works)
+def _bound(works: Sequence[Work]) -> bool:
+    """True if some work runs on several devices at once, or may not leave its node."""
+    return any(work.gang or any(run and run.node for run in work.runs) for work in works)
 
 
 def _starts(
@@ -120,7 +119,7 @@ def _starts(
         if not any(work.want.start_us for work in works):
             yield from _spread(works, devices, floor_us, effort)
         yield listed(works, every, devices)
-        if _gangs(works):  # the widest first: what is narrow fills the gaps
+        if _bound(works):  # the widest first: what is narrow fills the gaps
             yield listed(works, sorted(every, key=lambda at: -works[at].width), devices)
     else:  # shortest first, by its weight: the best order on one device
         own = [(work.least_us / work.want.weight, work.name) for work in works]
@@ -137,7 +136,7 @@ def _spread(
     works: Sequence[Work], devices: Devices, floor_us: int, effort: Effort
 ) -> Iterator[list[Piece]]:
     """Timetables that share the load out."""
-    if _gangs(works):
+    if _bound(works):
         yield from begun(works, devices, floor_us, effort)
         return
     if len(set(devices)) == 1:
@@ -179,10 +178,7 @@ def _run(
         whole = sum(one.us for one in packed.parts)
         whole = whole or duration_us(program, task.steps, packed.turns)
         period_us = -(-(whole - fixed_us) // task.steps)
-    net = Links.of(kind.device).net
-    kept = sum(layer.param_bytes + layer.state_bytes for layer in task.layers)
-    moved_us = copy_us(net, kept) if net and kind.node else 0
-    return Run(fixed_us, period_us + more, program.devices, kind.node, moved_us)
+    return Run(fixed_us, period_us + more, program.devices, kind.node)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:

@@ -15,23 +15,25 @@ Line = Sequence[tuple[int, int]]
 class Run(NamedTuple):
     """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us.
 
-    node: devices of each node, where there are several; moved_us: until what the work keeps is on
-    another node."""
+    node: devices of each node, where there are several: a work never leaves those where it begins.
+    """
 
     fixed_us: int
     period_us: int
     devices: int = 1
     node: int | None = None
-    moved_us: int = 0
 
     def us(self, rounds: int) -> int:
         return self.fixed_us + rounds * self.period_us
 
-    def teams(self, line: Line) -> list[Line]:
+    def teams(self, line: Line, before: Sequence[int] = ()) -> list[Line]:
         """The parts of a line of devices from each of which it takes any so many: all of it, where
-        there are several nodes those of a node, or of neighbouring nodes that it fills."""
+        there are several nodes those of a node, or of neighbouring nodes that it fills. before: the
+        devices where the work ran before, if it did."""
         if self.node is None:
             return [line] if len(line) >= self.devices else []
+        if before:
+            line = [one for one in line if self.stays(before, one[1:])]
         of: dict[int, list[tuple[int, int]]] = {}
         for free_us, device in line:
             of.setdefault(device // self.node, []).append((free_us, device))
@@ -41,11 +43,11 @@ class Run(NamedTuple):
         rows = [range(node, node + self.devices // self.node) for node in sorted(whole)]
         return [sorted(p for node in row for p in of[node]) for row in rows if whole >= {*row}]
 
-    def moves_us(self, before: Sequence[int], devices: Sequence[int]) -> int:
-        """The time until what it keeps is on the node of these devices, after others or none."""
+    def stays(self, before: Sequence[int], devices: Sequence[int]) -> bool:
+        """True if a work that ran before, if it did, can go on on these devices."""
         if self.node is None or not before:
-            return 0
-        return self.moved_us * (before[0] // self.node != devices[0] // self.node)
+            return True
+        return {d // self.node for d in devices} <= {d // self.node for d in before}
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Work:
         run = self.runs[kind]
         assert run
         return run.us(rounds)
+
+    def stays(self, before: Sequence[int], devices: Sequence[int]) -> bool:
+        """True if it keeps its nodes on these devices, where it ran before on others or none."""
+        return all(run.stays(before, devices) for run in self.runs if run)
 
     def whole_us(self, kind: int) -> int:
         """The time of all rounds in one segment."""
@@ -116,8 +122,7 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
     several devices the one that can begin first. No task is in two places at once."""
     free = [0] * len(queues)
     ready = [work.want.start_us for work in works]
-    place, before = [0] * len(queues), dict[int, int]()  # by work the device of its latest part
-    moving = any(run and run.node for work in works for run in work.runs)
+    place = [0] * len(queues)
     heads = [(ready[queue[0][0]], d) for d, queue in enumerate(queues) if queue]
     heapq.heapify(heads)
     pieces = []
@@ -125,10 +130,6 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
         told, device = heapq.heappop(heads)
         at, rounds = queues[device][place[device]]
         start = max(free[device], ready[at])
-        if moving and at in before:
-            run = works[at].runs[devices[device]]
-            assert run
-            start = max(start, ready[at] + run.moves_us([before[at]], [device]))
         if start > told:  # its task was taken elsewhere meanwhile
             heapq.heappush(heads, (start, device))
             continue
@@ -136,7 +137,6 @@ def timed(works: Sequence[Work], queues: Queues, devices: Devices) -> list[Piece
         end = start + work.us(devices[device], rounds)
         pieces.append(Piece(work.name, (device,), rounds, start, end))
         free[device] = ready[at] = end
-        before[at] = device
         place[device] += 1
         if place[device] < len(queues[device]):
             following = queues[device][place[device]][0]
@@ -164,7 +164,7 @@ class Share(NamedTuple):
 
 def laid(works: Sequence[Work], shares: Iterable[Share], devices: Devices) -> list[Piece]:
     """The pieces of the shares, each as early as may be in this order; one that goes on on its
-    devices is no piece of its own."""
+    devices is no piece of its own, and one of other nodes than its work began on is on these."""
     free, ready = [0] * len(devices), [work.want.start_us for work in works]
     latest: list[int | None] = [None] * len(works)
     pieces: list[Piece] = []
@@ -172,19 +172,18 @@ def laid(works: Sequence[Work], shares: Iterable[Share], devices: Devices) -> li
         work, own = works[at], latest[at]
         before = pieces[own] if own is not None else None
         last = before.devices if before else ()
-        mine = asked or _soonest(work, rounds, (ready[at], last), free, devices)
-        run = work.runs[devices[mine[0]]]
-        assert run
-        start = max(ready[at] + run.moves_us(last, mine), *(free[device] for device in mine))
-        if own is not None and before and before.devices == mine and before.end_us == start:
+        if asked is None or not work.stays(last, asked):
+            asked = _soonest(work, rounds, (ready[at], last), free, devices)
+        start = max(ready[at], *(free[device] for device in asked))
+        if own is not None and before and before.devices == asked and before.end_us == start:
             rounds, start = rounds + before.rounds, before.start_us
         else:
             own = latest[at] = len(pieces)
-            pieces.append(Piece(work.name, mine, 0, 0, 0))
-        end = ready[at] = start + work.us(devices[mine[0]], rounds)
-        for device in mine:
+            pieces.append(Piece(work.name, asked, 0, 0, 0))
+        end = ready[at] = start + work.us(devices[asked[0]], rounds)
+        for device in asked:
             free[device] = end
-        pieces[own] = Piece(work.name, mine, rounds, start, end)
+        pieces[own] = Piece(work.name, asked, rounds, start, end)
     return pieces
 
 
@@ -196,14 +195,14 @@ def _soonest(
     devices: Devices,
 ) -> tuple[int, ...]:
     """The devices where the rounds are done soonest, those of them that fall free last. since: when
-    the work is ready, on the devices where it was last."""
+    the work is ready, and the devices where it was last."""
+    ready, before = since
     best: tuple[int, tuple[int, ...]] | None = None
     for kind, run in enumerate(work.runs):
         if run is None:
             continue
         line = sorted((free[d], d) for d, its in enumerate(devices) if its == kind)
-        for team in run.teams(line):
-            ready = since[0] + run.moves_us(since[1], [min(d for _, d in team)])
+        for team in run.teams(line, before):
             start = max(ready, team[run.devices - 1][0])
             if best is None or start + run.us(rounds) < best[0]:
                 able = [device for us, device in team if us <= start]

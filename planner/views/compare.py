@@ -11,7 +11,6 @@ from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan, parse_id
 from plans.timing import (
     DISK,
-    NET,
     Planned,
     exposed_copy_us,
     kinds_of,
@@ -28,7 +27,7 @@ from profiles.units import show_bytes, show_us
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P", f"{NET} X")
+KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P")
 COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 _DRAWN = {
@@ -179,7 +178,7 @@ def _times_of(ops: Sequence[Planned]) -> Ratio:
 
 
 def _kind_of(one: Planned) -> str:
-    """An op's kind; `disk S` and `disk P` are moves of whole tasks, `net X` is a transfer."""
+    """An op's kind; `disk S` and `disk P` are moves of whole tasks."""
     kind = parse_id(one.op.id).kind
     return f"{one.stream.split('.')[0]} {kind}" if moves_state(one.stream) else kind
 

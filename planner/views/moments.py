@@ -11,7 +11,7 @@ from planner.views.focus import active, known_task, on_devices, place, runs
 from planner.views.layout import receiver, spaces
 from plans.op_words import meaning
 from plans.order import begins_away, first_steps, kept_bytes, moves_of
-from plans.schema import Move, Plan, Transfer, parse_id
+from plans.schema import Move, Plan, parse_id
 from plans.timing import PhaseName, Planned, pending, streams
 from profiles.console import columns
 from profiles.errors import FormatError
@@ -89,8 +89,7 @@ class StateMove:
 @dataclass(frozen=True)
 class Moment:
     """Everything about one moment; with `task` what concerns that task alone. disk: None without a
-    disk, and when it has nothing left to do. net: the transfers between nodes that run, or else the
-    next one, if there is any."""
+    disk, and when it has nothing left to do."""
 
     at_us: int
     makespan_us: int
@@ -99,7 +98,6 @@ class Moment:
     segments: tuple[ActiveSegment, ...]
     waiting_devices: tuple[WaitingDevice, ...]
     disk: StateMove | None
-    net: tuple[StateMove, ...] = ()
 
 
 def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
@@ -118,8 +116,8 @@ def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
     busy = {device for one in found for device in one.devices}
     idle = [d for d in range(len(plan.devices)) if d not in busy] if task is None else []
     waiting = tuple(WaitingDevice(d, _next_segment(plan, us, device=d)) for d in idle)
-    moves = _disk_move(plan, us, task), _transfers(plan, us, task)
-    return Moment(us, end, plan.estimated, task, found, waiting, *moves)
+    disk = _disk_move(plan, us, task)
+    return Moment(us, end, plan.estimated, task, found, waiting, disk)
 
 
 def _disk_move(plan: Plan, us: int, task: str | None) -> StateMove | None:
@@ -129,26 +127,6 @@ def _disk_move(plan: Plan, us: int, task: str | None) -> StateMove | None:
             what = _moved(plan, move)
             return StateMove(move.id, what, move.segment, move.start_us, move.end_us)
     return None
-
-
-def _transfers(plan: Plan, us: int, task: str | None) -> tuple[StateMove, ...]:
-    """The transfers under way at `us`, of all tasks or of one; or else the next to begin."""
-    left = [one for one in (plan.net.transfers if plan.net else ()) if us < one.end_us]
-    left = [one for one in left if task in (None, parse_id(one.id).task)]
-    running = [one for one in left if one.start_us <= us]
-    following = sorted(left, key=lambda one: one.start_us)[:1]
-    return tuple(
-        StateMove(one.id, _carried(plan, one), one.segment, one.start_us, one.end_us)
-        for one in running or following
-    )
-
-
-def _carried(plan: Plan, one: Transfer) -> str:
-    """A transfer in words: `brings 12.0 MiB of a from node 0 to node 1 for segment 3`."""
-    task = parse_id(one.id).task
-    size = show_bytes(kept_bytes(plan.task(task), one.shards))
-    ends = f"from node {one.source} to node {one.target}"
-    return f"brings {size} of {task} {ends} for segment {one.segment}"
 
 
 def _moved(plan: Plan, move: Move) -> str:
@@ -257,8 +235,6 @@ def describe_moment(plan: Plan, at: Moment) -> str:
         sections.append("\n".join(lines))
     if at.disk:
         sections.append(f"disk: {_moving(at, at.disk)}")
-    if at.net:
-        sections.append("\n".join(f"network: {_moving(at, one)}" for one in at.net))
     return "\n\n".join(sections)
 
 

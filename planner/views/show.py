@@ -12,10 +12,9 @@ from planner.views.summary import (
     mean_completion_us,
     step_words,
     traffic,
-    waited_us,
 )
 from plans.order import node_count, store_bytes
-from plans.schema import Device, Op, Plan, Program, Shard, Task, parse_id
+from plans.schema import Device, Op, Plan, Program, Shard, Task
 from plans.timing import kind_rounds, kinds_of, rank, round_compute_us, round_exposed_us
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
@@ -123,7 +122,7 @@ def _shares(plan: Plan) -> list[str]:
 
 def _stores(plan: Plan) -> list[str]:
     """Lines on what is kept and moved beside the devices."""
-    return [*_host(plan), *_disk(plan), *_net(plan)]
+    return [*_host(plan), *_disk(plan)]
 
 
 def _host(plan: Plan) -> list[str]:
@@ -142,21 +141,6 @@ def _disk(plan: Plan) -> list[str]:
         f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
         f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
         f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
-    ]
-
-
-def _net(plan: Plan) -> list[str]:
-    """The traffic between nodes, if tasks move between them."""
-    if plan.net is None:
-        return []
-    transfers = plan.net.transfers
-    tasks = {parse_id(one.id).task for one in transfers}
-    there: dict[int, int] = {}  # segment -> end of its last transfer
-    for one in transfers:
-        there[one.segment] = max(there.get(one.segment, 0), one.end_us)
-    return [
-        f"  network: {len(transfers)} transfer(s) bring {len(tasks)} task(s) to other nodes, "
-        f"{show_bytes(plan.net.bytes)}; segments wait {show_us(waited_us(plan, there))} for them"
     ]
 
 

@@ -43,7 +43,6 @@ def summary(plan: Plan) -> dict[str, Any]:
         "host_bytes": plan.host.bytes,
         "host": host_bytes(plan),
         "node_host_bytes": store_bytes(plan),
-        "net_bytes": plan.net.bytes if plan.net else 0,
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,

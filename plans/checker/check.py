@@ -6,8 +6,7 @@ times, graphs, disk, network, lengths, and whole tasks here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -35,19 +34,15 @@ from plans.checker.lengths import (
     runs_shape,
 )
 from plans.checker.network import (
-    MOST_WAYS,
     Nodes,
-    carried_bytes,
     ledger,
+    nodes_kept,
     nodes_shape,
     on_nodes,
+    pattern,
+    program_nodes,
     spread,
     states_found,
-    transfer_order,
-    transfer_times,
-    transfers_shape,
-    ways,
-    ways_few,
 )
 from plans.checker.order import cycles, linearise, phases
 from plans.checker.races import own_conflicts, races
@@ -80,7 +75,7 @@ def findings(plan: Plan) -> Findings:
     found.add("kinds", runs_shape(plan))
     plan, nodes = known_kinds(known(plan)), len({device.node for device in plan.devices})
     found.add("host store", host_fits(plan, nodes))
-    linked = not (found.add("nodes", nodes_shape(plan)) | found.add("nodes", transfers_shape(plan)))
+    found.add("nodes", nodes_shape(plan))
     # Moves that make no sense would let everything else look wrong, or right.
     moved = not found.add("disk", moves_shape(plan))
     stays = Stays(plan if moved else structs.replace(plan, disk=None))
@@ -98,8 +93,9 @@ def findings(plan: Plan) -> Findings:
     found.add("evaluations", evaluations(plan))
     sound = _programs(found, plan, stays if moved else None, nodes)
     found.add("devices", _placed(plan, sound))
-    if named and linked and len(sound) == len(plan.programs):
-        _between(found, plan, sound, nodes)
+    if nodes > 1 and named and len(sound) == len(plan.programs):
+        found.add("nodes", states_found(plan))
+        found.add("nodes", ledger(plan, sound))
     if moved:
         found.add("segments", shared_bytes(plan, sound, stays))
     found.add("times", segment_times(plan))
@@ -109,34 +105,19 @@ def findings(plan: Plan) -> Findings:
     return found
 
 
-def _between(found: Findings, plan: Plan, sound: dict[str, View], nodes: int) -> None:
-    """Violations between nodes, of a plan of sound shape."""
-    if nodes > 1:
-        found.add("nodes", states_found(plan))
-        found.add("nodes", ledger(plan, sound))
-    if plan.net:
-        found.add("nodes", carried_bytes(plan))
-        found.add("nodes", transfer_order(plan))
-        found.add("times", transfer_times(plan))
-
-
 def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> dict[str, View]:
     """Look at every program; those of sound shape, by name. `stays`: None where moves make no
     sense."""
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     extents = kept(plan)
-    placed = ways(plan)
-    found.add("nodes", ways_few(placed))
-    possible = [
-        program
-        for program in plan.programs
-        if not found.add("kinds", kinds_shape(program, tasks, len(placed.get(program.name, ()))))
-    ]
+    placed = program_nodes(plan)
+    found.add("nodes", nodes_kept(plan, placed))
+    possible = [p for p in plan.programs if not found.add("kinds", kinds_shape(p, tasks))]
     after = pairs(plan, {program.name for program in possible})
     sound: dict[str, View] = {}
-    # Likenesses, with the ways and the pairs of kinds, of sound ones.
-    proven: set[tuple[bytes, frozenset[Nodes], frozenset[Pair]]] = set()
+    # Likenesses, with the nodes and the pairs of kinds, of sound ones.
+    proven: set[tuple[bytes, Nodes, frozenset[Pair]]] = set()
     for program in possible:
         where = f" [program {program.name!r}]" if len(plan.programs) > 1 else ""
         what = view(program, tasks, host)
@@ -144,26 +125,22 @@ def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> d
             continue
         sound[program.name] = what
         if stays:
-            found.add("host store", foreign_writes(what, extents, stays, nodes), where)
-        own = placed.get(program.name, {(): ()})
-        alike = likeness(what), frozenset(own), after[program.name]
+            found.add("host store", foreign_writes(what, extents, stays), where)
+        own = placed.get(program.name, ())
+        alike = likeness(what), pattern(own), after[program.name]
         if alike not in proven:
             before = found.total
-            first = islice(own.values(), MOST_WAYS)
-            _inside(found, what, where, first, after[program.name])
+            _inside(found, what, where, own, after[program.name])
             if nodes == 1:
                 found.add("memory", updates_fit(what, plan.host), where)
             proven |= {alike} if found.total == before else set()
     return sound
 
 
-def _inside(
-    found: Findings, what: View, where: str, placed: Iterable[Nodes], after: frozenset[Pair]
-) -> None:
+def _inside(found: Findings, what: View, where: str, nodes: Nodes, after: frozenset[Pair]) -> None:
     """Violations inside a program of sound shape; programs that are alike are judged once.
 
-    placed: the nodes of its devices, in every way in which segments run it. after: its kinds of
-    rounds that come one after the other."""
+    nodes: those of its devices. after: its kinds of rounds that come one after the other."""
     found.add("memory", memory_fits(what), where)
     kinds, marks = by_kind(what), _marks(what, where)
     rounds = [kinds[0], *map(_rounds_alone, kinds[1:])]  # what all kinds share is looked at once
@@ -174,9 +151,7 @@ def _inside(
         found.add("times", phase_times(one.program, phases(one.program)), mark)
     enter, _, leave = map(linearise, phases(kinds[0].program))
     orders = [[enter, linearise(phases(one.program)[1]), leave] for one in kinds]
-    wrong = False
-    for nodes in placed:
-        wrong |= _stores(found, spread(what, nodes), orders, after, where + on_nodes(nodes))
+    wrong = _stores(found, spread(what, nodes), orders, after, where + on_nodes(nodes))
     for one, order, mark in zip(kinds, orders, marks, strict=True) if not wrong else ():
         found.add("memory", live_bytes(one, phases(one.program), order), mark)
 

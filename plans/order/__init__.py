@@ -1,4 +1,4 @@
-"""Which segments, moves and transfers wait for which, and what a run of them has left."""
+"""Which segments and moves wait for which, and what a run of them has left."""
 
 from plans.order.disk import (
     Stays,
@@ -14,17 +14,15 @@ from plans.order.disk import (
 from plans.order.evaluation import due_of, due_steps, evaluations, judge, misplaced
 from plans.order.nodes import (
     Kept,
-    Use,
     held,
+    homes,
     host_bytes,
-    moved_shards,
     node_count,
     nodes_of,
     spans,
     store_bytes,
     uses,
     values,
-    with_transfers,
 )
 from plans.order.rest import Reached, rest
 from plans.order.segments import (
@@ -43,7 +41,6 @@ __all__ = [
     "Reached",
     "Run",
     "Stays",
-    "Use",
     "begins_away",
     "claims",
     "due_of",
@@ -51,6 +48,7 @@ __all__ = [
     "evaluations",
     "first_steps",
     "held",
+    "homes",
     "host_bytes",
     "judge",
     "kept_bytes",
@@ -58,7 +56,6 @@ __all__ = [
     "misplaced",
     "move_order",
     "move_times",
-    "moved_shards",
     "moves_of",
     "moves_shape",
     "node_count",
@@ -74,5 +71,4 @@ __all__ = [
     "values",
     "waits_for",
     "with_moves",
-    "with_transfers",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from plans.order.segments import first_steps
-from plans.schema import Net, Plan, Segment, parse_id
+from plans.schema import Plan, Segment
 from plans.timing import part
 from profiles.errors import FormatError
 from profiles.schema import Count, Struct
@@ -39,8 +39,7 @@ def rest(plan: Plan, reached: Reached) -> Plan:
             evaluation = replace(evaluation, owed=task.name in reached.owed)
         left = task.done + task.steps - done
         tasks.append(replace(task, done=done, steps=left, evaluation=evaluation))
-    made = replace(plan, tasks=tuple(tasks), segments=tuple(_segments(plan, reached)))
-    return replace(made, net=_net(made)) if made.net else made
+    return replace(plan, tasks=tuple(tasks), segments=tuple(_segments(plan, reached)))
 
 
 def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
@@ -59,15 +58,3 @@ def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
             raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
         done, left = max(made), segment.rounds - max(made)
         yield replace(segment, rounds=left, kinds=part(segment.kinds, done, left))
-
-
-def _net(left: Plan) -> Net:
-    """The transfers of what a segment that is left writes before: any node can begin with any
-    task."""
-    assert left.net
-    kept = []
-    for one in left.net.transfers:
-        task, before = parse_id(one.id).task, left.segments[: one.segment]
-        if any(s.rounds and task in left.program(s.program).tasks for s in before):
-            kept.append(one)
-    return replace(left.net, transfers=tuple(kept))

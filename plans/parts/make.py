@@ -90,10 +90,8 @@ class _Common:
             self._devices[rank].append(number)
             self._nodes[device.node].append(number)
         self._firsts = {node: min(ranks[d] for d in own) for node, own in self._nodes.items()}
-        transfers = plan.net.transfers if plan.net else ()
         # From all nodes to node 0 goes what is written to files.
-        routes = {(one.source, one.target) for one in transfers}
-        self._routes = sorted(routes | {(node, 0) for node in self._nodes if node})
+        self._routes = sorted(node for node in self._nodes if node)
 
     def part(
         self,
@@ -108,7 +106,7 @@ class _Common:
         node = plan.devices[own[0]].node
         first = self._firsts[node] == rank
         tasks = self._tasks(rank, node, programs)
-        routes = {n: one for n, one in enumerate(self._routes) if first and node in one}
+        routes = {n: one for n, one in enumerate(self._routes) if first and node in (0, one)}
         reached = {n for segment in segments.values() for n in segment.devices.values()}
         return Part(
             devices={number: plan.devices[number] for number in own},
@@ -130,7 +128,7 @@ class _Common:
             pair_count=pair_count,
             routes=routes,
             route_count=len(self._routes),
-            firsts={n: self._firsts[n] for route in routes.values() for n in route},
+            firsts={n: self._firsts[n] for n in (0, *routes.values())} if routes else {},
         )
 
     def _tasks(self, rank: int, node: int, programs: Iterable[ProgramPart]) -> tuple[Task, ...]:

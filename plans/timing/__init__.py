@@ -23,7 +23,6 @@ from plans.timing.predict import (
 from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
     DISK,
-    NET,
     Planned,
     moves_state,
     pending,
@@ -36,7 +35,6 @@ from plans.timing.timeline import (
 
 __all__ = [
     "DISK",
-    "NET",
     "Interval",
     "PhaseName",
     "Planned",

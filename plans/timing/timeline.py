@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from plans.schema import Move, Op, Plan, Segment, Transfer
+from plans.schema import Op, Plan, Segment
 from plans.timing.phases import Phase, PhaseName, phases
 
 DISK = "disk"  # the stream of moves between host store and disk
-NET = "net"  # `net.0` is the stream of transfers from node 0
-_LAST = 1_000_000  # where the disk stands among the devices, and behind it the network
+_LAST = 1_000_000  # where the disk stands among the devices
 _KINDS = ("compute", "h2d", "d2h", "p2p", "host")
 
 
@@ -44,25 +43,22 @@ def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
 
 
 def moves_state(stream: str) -> bool:
-    """True of the streams that no op of a program has: `disk`, `net.0`."""
-    return stream == DISK or stream.startswith(f"{NET}.")
+    """True of the stream that no op of a program has, `disk`."""
+    return stream == DISK
 
 
 def rank(stream: str) -> tuple[int, int]:
     """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
-    comes after all devices, the network after it."""
+    comes after all devices."""
     if stream == DISK:
         return _LAST, 0
     left, right = stream.split(".")
-    if left == NET:
-        return _LAST + 1, int(right)
     device, kind = (right, left) if left == "host" else (left, right)
     return int(device), _KINDS.index(kind)
 
 
 def streams(plan: Plan, *segments: Segment) -> list[str]:
-    """The streams that these segments use, or the whole plan with its disk and network, in order of
-    device."""
+    """The streams that these segments use, or the whole plan with its disk, in order of device."""
     used = {
         plan_stream(op.stream, segment.devices)
         for segment in segments or plan.segments
@@ -85,14 +81,10 @@ def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planne
 
 
 def planned_moves(plan: Plan) -> Iterator[Planned]:
-    """The moves of state in the order of the plan: to and from the disk, as ops of the stream
-    `disk`, and the transfers between nodes, as ops of the stream `net.N` of their source."""
-    moves: list[tuple[Move | Transfer, str]] = []
-    moves += [(move, DISK) for move in (plan.disk.moves if plan.disk else ())]
-    moves += [(one, f"{NET}.{one.source}") for one in (plan.net.transfers if plan.net else ())]
-    for one, stream in moves:
-        op = Op(one.id, stream, one.start_us, one.end_us)
-        yield Planned(one.segment, 0, op, stream, one.start_us, one.end_us)
+    """The moves to and from the disk, in the order of the plan, as ops of the stream `disk`."""
+    for one in plan.disk.moves if plan.disk else ():
+        op = Op(one.id, DISK, one.start_us, one.end_us)
+        yield Planned(one.segment, 0, op, DISK, one.start_us, one.end_us)
 
 
 def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planned]]:

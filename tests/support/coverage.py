@@ -166,7 +166,6 @@ COVERED_BY = {
     "plans.checker.network.shape": "plans/checker/test_check_nodes.py",
     "plans.checker.network.states": "plans/checker/test_check_nodes.py",
     "plans.checker.network.stores": "plans/checker/test_check_nodes.py",
-    "plans.checker.network.times": "plans/checker/test_check_nodes.py",
     "plans.checker.order": "plans/checker/test_check.py",
     "plans.checker.races": "plans/checker/test_check.py",
     "plans.checker.roles": "plans/test_continuity.py",

@@ -320,28 +320,13 @@ def many_nodes(most: int = MOST_BYTES) -> Tree:
     return plan
 
 
-def many_transfers() -> Tree:
-    """Transfers back and forth, each for the last segment of many."""
-    plan = tree("moved")
-    plan["devices"][1]["node"] = 1
-    plan["segments"] *= 3000
-    plan["net"] = {"bytes": 0, "transfers": []}
-    ends = ({"source": n % 2, "target": 1 - n % 2, "shards": [0]} for n in range(20_000))
-    names = (
-        {"id": f"a.net.X{n}", "segment": 5999, "start_us": 0, "end_us": 0} for n in range(20_000)
-    )
-    rows = _cut([{**name, **end} for name, end in zip(names, ends, strict=True)], plan)
-    plan["net"] = {"bytes": 1280 * len(rows), "transfers": rows}
-    return plan
-
-
 HOSTILE: dict[str, Callable[..., Tree]] = {
     made.__name__: made
     for made in (
         *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),
         *(strange_tasks, strange_edges, many_streams, many_races, many_ends, many_rings),
         *(missing_ops, many_stays, many_programs, many_segments, long_names, long_numbers),
-        *(many_devices, many_bounds, no_values, many_ways, many_nodes, many_transfers),
+        *(many_devices, many_bounds, no_values, many_ways, many_nodes),
         *(many_kinds, many_runs, too_many_kinds),
     )
 }

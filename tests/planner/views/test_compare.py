@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 from matplotlib.figure import Figure
-from support import noded, sketched, timetables
+from support import sketched, timetables
 
 from planner.views.compare import Ratio, compare, draw_ratios, table, to_json
 from plans.schema import parse_id
@@ -207,16 +207,3 @@ def test_only_kinds_that_ran_are_drawn() -> None:
     names = {line.get_label() for line in ax.lines}
     assert {"forward", "input gradients", "weight gradients", "update"} <= names
     assert "backward" not in names
-
-
-def test_transfers_are_a_kind_of_their_own() -> None:
-    """Their times are compared, and one that the log does not have is missing."""
-    plan = noded.turns()
-    assert plan.net
-    log = timetables.log(plan, percent=200)
-    found = compare(plan, log, SHA)
-    assert found.missing.count == 0
-    spans = sum(one.end_us - one.start_us for one in plan.net.transfers)
-    assert (found.kinds["net X"].predicted, found.kinds["net X"].actual) == (spans, 2 * spans)
-    less = replace(log, ops=tuple(op for op in log.ops if op.op != "a.net.X1"))
-    assert compare(plan, less, SHA).missing.names == ("a.net.X1 round 0",)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import handmade, noded, timetables
+from support import handmade, timetables
 from support.unrolled import duration, periodic, unrolled
 
 from planner.views.focus import focus, place
@@ -257,17 +257,3 @@ def test_a_send_says_where_it_goes() -> None:
         "a.x1.X0",
         "send boundary before shard 1, microbatch 0 to device 1",
     )
-
-
-def test_transfers_under_way_are_told_and_else_the_next_one() -> None:
-    """In words, with the nodes."""
-    plan = noded.turns()
-    assert plan.net
-    first, *_, last = sorted(plan.net.transfers, key=lambda one: one.start_us)
-    (found,) = moment(plan, first.start_us).net
-    assert found.move == first.id
-    assert found.what.endswith(f"from node {first.source} to node {first.target} for segment 3")
-    assert "network: idle until " in describe_moment(plan, moment(plan, 0))
-    assert moment(plan, last.end_us).net == ()
-    other = moment(plan, 0, "a").net
-    assert [one.move for one in other] == ["a.net.X0"]

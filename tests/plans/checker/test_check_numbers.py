@@ -51,7 +51,7 @@ def made(name: str) -> Plan:
     if name == "sample":
         return plans.load(SAMPLE)
     if name == "nodes":
-        return NODED["replicas"]()
+        return NODED["across"]()
     return disked("beside") if name == "disk" else PLANS[name]()
 
 
