@@ -38,7 +38,7 @@ from planner.search import (
 from planner.sequences import evaluations_us, planned, with_lengths
 from planner.sequences import task_bounds as bounds_by_lengths
 from planner.shards import Strategy
-from planner.storage import apart, disk_bound, housed
+from planner.storage import apart, housed
 from planner.timetable import (
     few_segments,
     in_time,
@@ -288,16 +288,14 @@ def certified(
 ) -> Plan:
     """The plan with makespan, bounds, gap, and what each device and task does, from its own times.
     configuration_us: no schedule of its programs ends sooner."""
-    disk = disk_bound(problem, plan)
-    every = (*bounds, disk) if disk else tuple(bounds)
-    best = max(every, key=lambda bound: bound.us)
+    best = max(bounds, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)
     prediction = Prediction(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
         gap_ppm=(makespan - best.us) * 1_000_000 // makespan if makespan else 0,
-        bounds=every,
+        bounds=tuple(bounds),
         devices=timing.predict_devices(plan),
         tasks=timing.predict_tasks(plan),
         configuration_us=configuration_us,

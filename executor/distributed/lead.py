@@ -33,7 +33,7 @@ from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError
-from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
+from executor.replay import Activity, Failure, SegmentRun, Setup
 from plans.order import first_steps
 from plans.parts import Pair, Part
 from plans.schema import Plan
@@ -62,9 +62,7 @@ class Lead(Peers):
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
 
-    def begin(
-        self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
-    ) -> SegmentActivity:
+    def begin(self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool) -> Activity:
         """All of a segment, of which `own` is this process' part."""
         self._setup = setup
         segment = self._plan.segments[index]
@@ -129,7 +127,7 @@ class Lead(Peers):
         return self._plan.trained(self._plan.segments[index])
 
 
-class LedSegment(SegmentActivity):
+class LedSegment(Activity):
     """A segment that several processes replay; `own` is what this one does of it."""
 
     def __init__(

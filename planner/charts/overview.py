@@ -1,13 +1,12 @@
-"""All segments over the whole run: a row per device, a colour per task, thin ends load and store;
-below them the disk, where there is one."""
+"""All segments of a run: a row per device, a colour per task, thin ends load and store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.views import Focus
-from plans.schema import Plan, Segment, parse_id
-from plans.timing import phases, planned_moves, steady_us
+from plans.schema import Plan, Segment
+from plans.timing import phases, steady_us
 from profiles.units import show_us
 
 _ROW = Row(0, 1.42, 8, 5, left=True)  # at the left, since a steady round is framed in the middle
@@ -22,18 +21,13 @@ _LETTER = 0.13  # inches a line of text is high
 def panel(plan: Plan, title: str, marks: Sequence[Mark] = (), near: Focus | None = None) -> Panel:
     """The segments of the whole run, named where there is room, and a frame around what is in
     focus, however short it is."""
-    count = len(plan.devices)
-    every = -(-count // _LABELLED)
+    every = -(-len(plan.devices) // _LABELLED)
     names = [f"{n}  {d.name}" if n % every == 0 else "" for n, d in enumerate(plan.devices)]
-    below = ["disk"] if plan.disk else []
-    names += below
     height = min(_INCHES * max(len(names), 1.5), _TALLEST)
     rows = [(name, _of(number)) for number, name in enumerate(names)]
     inches = height / (len(names) * (_ROW.height + _GAP))  # of a unit
     bars = [bar for segment in plan.segments for bar in _segment(plan, segment, inches)]
     note = "; thin: loads before, stores after the rounds"
-    note += "; disk: high what it writes, low what it reads" if plan.disk else ""
-    bars += _moves(plan, {name: _of(count + k) for k, name in enumerate(below)})
     boxes = []
     if near:
         devices = plan.segments[near.segment].devices
@@ -43,7 +37,7 @@ def panel(plan: Plan, title: str, marks: Sequence[Mark] = (), near: Focus | None
 
 
 def _of(number: int) -> Row:
-    """The row of a device, or below all devices of the disk."""
+    """The row of a device."""
     return _ROW._replace(low=-number * (_ROW.height + _GAP))
 
 
@@ -72,14 +66,3 @@ def _segment(plan: Plan, segment: Segment, inches: float) -> list[Bar]:
                 Bar(thin, task, "B", (), leave, segment.end_us - leave),
             ]
     return bars
-
-
-def _moves(plan: Plan, rows: Mapping[str, Row]) -> list[Bar]:
-    """The disk's moves: writes in the upper half of its row, reads in the lower."""
-    if "disk" not in rows:
-        return []
-    stripes = {"S": _part(rows["disk"], 0.5, 0.5), "P": _part(rows["disk"], 0, 0.5)}
-    named = ((parse_id(one.op.id), one) for one in planned_moves(plan))
-    return [
-        Bar(stripes[name.kind], name.task, "B", (), one.start_us, one.us) for name, one in named
-    ]

@@ -1,6 +1,6 @@
 """Where tasks' bytes lie on the host, and who waits on the disk when it has no room for all."""
 
-from planner.storage.host_store import disk_bound, housed
+from planner.storage.host_store import housed
 from planner.storage.scratch import apart
 
-__all__ = ["apart", "disk_bound", "housed"]
+__all__ = ["apart", "housed"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from planner.views.focus import active, known_task, on_devices, place, runs
 from planner.views.layout import receiver, spaces
 from plans.op_words import meaning
-from plans.order import begins_away, first_steps, kept_bytes, moves_of
-from plans.schema import Move, Plan, parse_id
+from plans.order import first_steps
+from plans.schema import Plan
 from plans.timing import PhaseName, Planned, pending, streams
 from profiles.console import columns
 from profiles.errors import FormatError
-from profiles.units import show_bytes, show_clock
+from profiles.units import show_clock
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,8 @@ class WaitingDevice:
 
 
 @dataclass(frozen=True)
-class StateMove:
-    """A move of a task's state that runs, or comes next."""
-
-    move: str
-    what: str
-    segment: int
-    start_us: int
-    end_us: int
-
-
-@dataclass(frozen=True)
 class Moment:
-    """Everything about one moment; with `task` what concerns that task alone. disk: None without a
-    disk, and when it has nothing left to do."""
+    """Everything about one moment; with `task` what concerns that task alone."""
 
     at_us: int
     makespan_us: int
@@ -97,7 +85,6 @@ class Moment:
     task: str | None
     segments: tuple[ActiveSegment, ...]
     waiting_devices: tuple[WaitingDevice, ...]
-    disk: StateMove | None
 
 
 def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
@@ -116,34 +103,14 @@ def moment(plan: Plan, us: int, task: str | None = None) -> Moment:
     busy = {device for one in found for device in one.devices}
     idle = [d for d in range(len(plan.devices)) if d not in busy] if task is None else []
     waiting = tuple(WaitingDevice(d, _next_segment(plan, us, device=d)) for d in idle)
-    disk = _disk_move(plan, us, task)
-    return Moment(us, end, plan.estimated, task, found, waiting, disk)
-
-
-def _disk_move(plan: Plan, us: int, task: str | None) -> StateMove | None:
-    """The first move to end after `us`, of all tasks or of one."""
-    for move in plan.disk.moves if plan.disk else ():
-        if us < move.end_us and task in (None, parse_id(move.id).task):
-            what = _moved(plan, move)
-            return StateMove(move.id, what, move.segment, move.start_us, move.end_us)
-    return None
-
-
-def _moved(plan: Plan, move: Move) -> str:
-    """A move in words: `reads 12.0 MiB of a for segment 3`."""
-    name = parse_id(move.id)
-    verb, why = ("reads", "for") if name.kind == "P" else ("writes", "after")
-    size = show_bytes(kept_bytes(plan.task(name.task)))
-    return f"{verb} {size} of {name.task} {why} segment {move.segment}"
+    return Moment(us, end, plan.estimated, task, found, waiting)
 
 
 def _on_disk(plan: Plan, task: str, us: int) -> bool:
-    """True when a task is on the disk at `us`, or on its way from or to it."""
-    mine = moves_of(plan).get(task, [])
-    begun = [move for move in mine if move.start_us <= us]
-    if not begun:
-        return bool(mine) and begins_away(mine)
-    return parse_id(begun[-1].id).kind == "S" or us < begun[-1].end_us
+    """True when a task waits on the disk at `us`, where none of its segments runs."""
+    mine = [segment for segment in plan.segments if task in plan.trained(segment)]
+    before = [segment for segment in mine if segment.end_us <= us]
+    return before[-1].write_us is not None if before else mine[0].read_us is not None
 
 
 def _active(plan: Plan, index: int, us: int) -> ActiveSegment:
@@ -233,15 +200,7 @@ def describe_moment(plan: Plan, at: Moment) -> str:
         waits = [(f"device {one.device}", one.next_segment) for one in at.waiting_devices]
         lines = (_waits(plan, *one) or f"{one[0]}: has nothing left to do" for one in waits)
         sections.append("\n".join(lines))
-    if at.disk:
-        sections.append(f"disk: {_moving(at, at.disk)}")
     return "\n\n".join(sections)
-
-
-def _moving(at: Moment, move: StateMove) -> str:
-    idle = "" if move.start_us <= at.at_us else "idle until "
-    times = f"from {show_clock(move.start_us)} to {show_clock(move.end_us)}"
-    return f"{idle}{move.move}: {move.what}, {times}"
 
 
 def _waits(plan: Plan, who: str, index: int | None, where: str = "") -> str:

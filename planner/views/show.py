@@ -132,15 +132,14 @@ def _host(plan: Plan) -> list[str]:
 
 
 def _disk(plan: Plan) -> list[str]:
-    """The disk's traffic, if the plan has a disk."""
-    if plan.disk is None:
-        return []
+    """The disk's traffic, if tasks wait there."""
     told = traffic(plan)
-    busy = told.busy_us / max(plan.prediction.makespan_us, 1)
+    if not told.tasks:
+        return []
     return [
-        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
-        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
-        f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
+        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(told.file_bytes)}; "
+        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, which "
+        f"takes segments {show_us(told.us)}"
     ]
 
 

@@ -50,7 +50,7 @@ from plans.checker.roles import casts
 from plans.checker.shape import known, plan_shape, program_shape
 from plans.checker.symbolic import versions
 from plans.checker.times import certificate, phase_times, predictions, segment_times
-from plans.order import Stays, evaluations, move_order, move_times, moves_shape
+from plans.order import Stays, disk_shape, evaluations
 from plans.schema import Plan, Task
 from plans.ties import tie_rules
 from plans.view import View, by_kind, view
@@ -76,13 +76,10 @@ def findings(plan: Plan) -> Findings:
     plan, nodes = known_kinds(known(plan)), len({device.node for device in plan.devices})
     found.add("host store", host_fits(plan, nodes))
     found.add("nodes", nodes_shape(plan))
-    # Moves that make no sense would let everything else look wrong, or right.
-    moved = not found.add("disk", moves_shape(plan))
-    stays = Stays(plan if moved else structs.replace(plan, disk=None))
-    if moved:
+    # Reads and writes that make no sense would let everything else look wrong, or right.
+    stays = None if found.add("disk", disk_shape(plan)) else Stays(plan)
+    if stays:
         found.add("host store", stores(plan, stays))
-        found.add("disk", move_order(plan))
-        found.add("disk", move_times(plan))
     for task in plan.tasks:
         found.add("tasks", _whole(task))
         found.add("tasks", tie_rules(task))
@@ -91,13 +88,12 @@ def findings(plan: Plan) -> Findings:
     found.add("tasks", left_over(plan))
     found.add("steps", _steps(plan))
     found.add("evaluations", evaluations(plan))
-    sound = _programs(found, plan, stays if moved else None, nodes)
+    sound = _programs(found, plan, stays, nodes)
     found.add("devices", _placed(plan, sound))
     if nodes > 1 and named and len(sound) == len(plan.programs):
         found.add("nodes", states_found(plan))
         found.add("nodes", ledger(plan, sound))
-    if moved:
-        found.add("segments", shared_bytes(plan, sound, stays))
+    found.add("segments", shared_bytes(plan, sound))
     found.add("times", segment_times(plan))
     found.add("prediction", certificate(plan))
     if named and not found.total:  # of nonsense nothing follows
@@ -106,8 +102,8 @@ def findings(plan: Plan) -> Findings:
 
 
 def _programs(found: Findings, plan: Plan, stays: Stays | None, nodes: int) -> dict[str, View]:
-    """Look at every program; those of sound shape, by name. `stays`: None where moves make no
-    sense."""
+    """Look at every program; those of sound shape, by name. `stays`: None where reads
+    and writes make no sense."""
     tasks = {task.name: task for task in plan.tasks}
     host = {buffer.name: buffer for buffer in plan.host.buffers}
     extents = kept(plan)

@@ -1,16 +1,6 @@
-"""Which segments and moves wait for which, and what a run of them has left."""
+"""Which segments wait for which, and what a run of them has left."""
 
-from plans.order.disk import (
-    Stays,
-    begins_away,
-    kept_bytes,
-    move_order,
-    move_times,
-    moves_of,
-    moves_shape,
-    regions,
-    with_moves,
-)
+from plans.order.disk import Stays, begins_away, disk_shape, kept_bytes, waiting
 from plans.order.evaluation import due_of, due_steps, evaluations, judge, misplaced
 from plans.order.nodes import (
     Kept,
@@ -31,7 +21,8 @@ from plans.order.segments import (
     first_steps,
     laid_out,
     predecessors,
-    rings,
+    regions,
+    rivals,
     task_runs,
     waits_for,
 )
@@ -43,6 +34,7 @@ __all__ = [
     "Stays",
     "begins_away",
     "claims",
+    "disk_shape",
     "due_of",
     "due_steps",
     "evaluations",
@@ -54,21 +46,17 @@ __all__ = [
     "kept_bytes",
     "laid_out",
     "misplaced",
-    "move_order",
-    "move_times",
-    "moves_of",
-    "moves_shape",
     "node_count",
     "nodes_of",
     "predecessors",
     "regions",
     "rest",
-    "rings",
+    "rivals",
     "spans",
     "store_bytes",
     "task_runs",
     "uses",
     "values",
+    "waiting",
     "waits_for",
-    "with_moves",
 ]

@@ -30,8 +30,6 @@ class Reached(Struct, frozen=True):
 def rest(plan: Plan, reached: Reached) -> Plan:
     """The plan with the steps and rounds that are left; FormatError where nobody can go on with it
     from there."""
-    if plan.disk:
-        raise FormatError("a plan whose tasks wait on the disk goes on from its beginning only")
     tasks = []
     for task in plan.tasks:
         done, evaluation = reached.done[task.name], task.evaluation

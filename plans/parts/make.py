@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from plans.order import Kept, begins_away, first_steps, held, host_bytes, moves_of, spans
+from plans.order import Kept, begins_away, first_steps, held, host_bytes, spans
 from plans.parts.part import Pair, Part, ProgramPart, SegmentPart
 from plans.parts.split import program_parts
 from plans.schema import Buffer, Plan, Task
@@ -83,7 +83,7 @@ class _Common:
         self._bytes, self._held, self._spans = host_bytes(plan), held(plan), spans(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.host.buffers}
         self._threads = max(device.threads for device in plan.devices)
-        self._away = [name for name, moves in moves_of(plan).items() if begins_away(moves)]
+        self._away = begins_away(plan)
         self._devices: dict[int, list[int]] = defaultdict(list)  # by process
         self._nodes: dict[int, list[int]] = defaultdict(list)
         for number, (device, rank) in enumerate(zip(plan.devices, ranks, strict=True)):
@@ -123,7 +123,7 @@ class _Common:
             spans=tuple(self._spans[node]),
             held=_by_task(self._held[node], tasks),
             buffers=self._named(tasks, programs),
-            away=tuple(name for name in self._away if name in {task.name for task in tasks}),
+            away=tuple(task.name for task in tasks if task.name in self._away),
             pairs=pairs,
             pair_count=pair_count,
             routes=routes,

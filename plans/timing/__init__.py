@@ -22,19 +22,15 @@ from plans.timing.predict import (
 )
 from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
-    DISK,
     Planned,
-    moves_state,
     pending,
     plan_stream,
-    planned_moves,
     rank,
     streams,
     timeline,
 )
 
 __all__ = [
-    "DISK",
     "Interval",
     "PhaseName",
     "Planned",
@@ -47,13 +43,11 @@ __all__ = [
     "kind_rounds",
     "kinds_of",
     "longest",
-    "moves_state",
     "of_kind",
     "part",
     "pending",
     "phases",
     "plan_stream",
-    "planned_moves",
     "predict_devices",
     "predict_tasks",
     "rank",

@@ -6,8 +6,6 @@ from typing import NamedTuple
 from plans.schema import Op, Plan, Segment
 from plans.timing.phases import Phase, PhaseName, phases
 
-DISK = "disk"  # the stream of moves between host store and disk
-_LAST = 1_000_000  # where the disk stands among the devices
 _KINDS = ("compute", "h2d", "d2h", "p2p", "host")
 
 
@@ -42,49 +40,32 @@ def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
     return f"{devices[int(number)]}.{kind}"
 
 
-def moves_state(stream: str) -> bool:
-    """True of the stream that no op of a program has, `disk`."""
-    return stream == DISK
-
-
 def rank(stream: str) -> tuple[int, int]:
-    """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
-    comes after all devices."""
-    if stream == DISK:
-        return _LAST, 0
+    """(device, place among its streams, compute first); `host.1` belongs to device 1."""
     left, right = stream.split(".")
     device, kind = (right, left) if left == "host" else (left, right)
     return int(device), _KINDS.index(kind)
 
 
 def streams(plan: Plan, *segments: Segment) -> list[str]:
-    """The streams that these segments use, or the whole plan with its disk, in order of device."""
+    """The streams that these segments use, or the whole plan, in order of device."""
     used = {
         plan_stream(op.stream, segment.devices)
         for segment in segments or plan.segments
         for op in plan.program(segment.program).ops
     }
-    moved = set() if segments else {one.stream for one in planned_moves(plan)}
-    return sorted(used | moved, key=rank)
+    return sorted(used, key=rank)
 
 
 def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
-    """Every op of every round, segment by segment, then the moves of state; of segment k only the
-    first `rounds[k]` rounds, where they are given."""
+    """Every op of every round, segment by segment; of segment k only the first `rounds[k]` rounds,
+    where they are given."""
     for index, segment in enumerate(plan.segments):
         for phase in phases(plan.program(segment.program), segment):
             most = rounds[index] - phase.first if rounds else phase.rounds
             for number in range(min(phase.rounds, most)):
                 for op in phase.ops:
                     yield _planned(index, segment, phase, number, op)
-    yield from planned_moves(plan)
-
-
-def planned_moves(plan: Plan) -> Iterator[Planned]:
-    """The moves to and from the disk, in the order of the plan, as ops of the stream `disk`."""
-    for one in plan.disk.moves if plan.disk else ():
-        op = Op(one.id, DISK, one.start_us, one.end_us)
-        yield Planned(one.segment, 0, op, DISK, one.start_us, one.end_us)
 
 
 def pending(plan: Plan, index: int, us: int) -> Iterator[tuple[PhaseName, Planned]]:

@@ -57,7 +57,7 @@ COVERED_BY = {
     "executor.records.progress": "executor/replay/test_keep_going.py",
     "executor.records.result": "executor/test_driver.py",
     "executor.records.tracing": "executor/test_cli.py",
-    "executor.replay.activity": "executor/shards/test_files.py",
+    "executor.replay.activity": "executor/test_driver.py",
     "executor.conducting.conductor": "executor/test_driver.py",
     "executor.replay.launches": "executor/test_driver.py",
     "executor.replay.ops": "executor/test_driver.py",

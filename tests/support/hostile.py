@@ -162,28 +162,15 @@ def missing_ops() -> Tree:
 def many_stays() -> Tree:
     """Two tasks of many shards that come and go often, in the same bytes."""
     plan = tree("fleet")
-    moves = []
-    for number, task in enumerate(plan["tasks"]):
+    for task in plan["tasks"]:
         shard = task["shards"][0] | {"in_bytes": 256}
         task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(450)]
         plan["host"]["buffers"] += [
             {"name": f"{task['name']}.s{n}.state", "space": "host", "offset": 0, "bytes": 768}
             for n in range(9, 450)
         ]
-        plan["segments"] += [plan["segments"][number]] * 1000
-    moves += [("a", "S", 0), ("b", "P", 1), ("b", "S", 1), ("a", "P", 2)]
-    for n in range(2, 1001):
-        moves += [("a", "S", n), ("b", "P", 1000 + n), ("b", "S", 1000 + n), ("a", "P", n + 1)]
-    moves += [("a", "S", 1001), ("b", "P", 2001)]
-    counts: dict[str, int] = {}
-    rows = []
-    for task, kind, segment in moves:
-        head = f"{task}.disk.{kind}"
-        count = counts[head] = counts.get(head, -1) + 1
-        rows.append({"id": f"{head}{count}", "segment": segment, "start_us": 0, "end_us": 0})
-    size = sum(s["param_bytes"] + s["state_bytes"] for t in plan["tasks"] for s in t["shards"])
-    plan["disk"] = {"budget_bytes": size, "bytes": size, "moves": rows}
-    plan["disk"]["moves"] = _cut(rows, plan)
+    moved = [segment | {"read_us": 0, "write_us": 0} for segment in plan["segments"]]
+    plan["segments"] = _cut(moved * 20_000, plan)
     return plan
 
 
@@ -263,11 +250,6 @@ def long_names() -> Tree:
 def long_numbers() -> Tree:
     plan = tree("resident")
     plan["programs"][0]["round"][0]["id"] = f"a.batch.P{'9' * 6000}"
-    plan["disk"] = {
-        "budget_bytes": 1,
-        "bytes": 0,
-        "moves": [{"id": f"a.disk.S{'9' * 6000}", "segment": 0, "start_us": 0, "end_us": 0}],
-    }
     return plan
 
 

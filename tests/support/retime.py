@@ -28,8 +28,7 @@ def retimed(plan: Plan) -> Plan:
 
 def foretold(plan: Plan) -> Plan:
     """The plan with what follows from its times, and its lower bound, in its prediction."""
-    moves = plan.disk.moves if plan.disk else ()
-    makespan = max(entry.end_us for entry in (*plan.segments, *moves))
+    makespan = max(segment.end_us for segment in plan.segments)
     slack = makespan - plan.prediction.lower_bound_us
     gap = slack * 1_000_000 // makespan if makespan else 0
     prediction = replace(plan.prediction, makespan_us=makespan, gap_ppm=gap)

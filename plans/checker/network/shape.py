@@ -21,7 +21,3 @@ def nodes_shape(plan: Plan) -> Iterator[str]:
                 f"device {number}: is on node {device.node}, but device {other} of its link group "
                 f"{device.link_group} on node {node}; a link to the host is that of one node"
             )
-    if plan.disk and len(nodes) > 1:
-        yield (
-            f"disk: the plan has {len(nodes)} nodes; tasks wait on a disk only in plans of one node"
-        )

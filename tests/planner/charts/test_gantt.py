@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
-from support import disked, timetables
+from support import timetables
 from support.kinded import kinded
 
-from planner.charts import axes, bars, gantt, overview, streams
+from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import timing
 from plans.schema import Plan
@@ -307,18 +307,6 @@ def test_drawing_leaves_pyplot_alone() -> None:
     before = "matplotlib.pyplot" in sys.modules
     gantt.figure(timetables.tiny())
     assert ("matplotlib.pyplot" in sys.modules) is before
-
-
-def test_moves_of_state_have_a_row_below_the_devices() -> None:
-    """Writes in its upper half, reads in its lower."""
-    plan = disked.disked("in-turn")
-    panel = overview.panel(plan, "")
-    (row,) = (row for title, row in panel.rows if title == "disk")
-    assert row.low < min(other.low for title, other in panel.rows if title != "disk")
-    within = [b for b in panel.bars if row.low <= b.row.low < row.low + row.height]
-    planned = timing.planned_moves(plan)
-    assert sorted((b.start, b.us) for b in within) == sorted((p.start_us, p.us) for p in planned)
-    assert len({bar.row for bar in within}) > 1
 
 
 def test_runs_of_rounds_are_drawn_where_they_reach_into_the_window() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import handmade
-from support.disked import disked
 from support.edits import change
 from support.mutations import mutants
 from support.net_oracle import net_harm
@@ -225,10 +224,3 @@ def test_a_link_to_the_host_is_that_of_one_node() -> None:
         "that of one node"
     ]
     assert violations(grouped(0, 1)) == []
-
-
-def test_tasks_wait_on_a_disk_on_one_node_only() -> None:
-    """Plans of several nodes have none for now."""
-    plan = disked("beside")
-    found = violations(on_nodes(plan, (0, 1, 1)))
-    assert found[0].startswith("disk: the plan has 2 nodes; tasks wait on a disk only in plans of")
