@@ -56,10 +56,10 @@ _PROFILE_SWITCHES = {
 _RUN_FOLDERS = {
     "--save": "write <task>.pt files there",
     "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended; "
+    "idle tasks wait there, if the plan's do not fit the host memory together; "
     "without it that is done when a signal ends the run, and only then, in the folder of --resume "
     "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
-    "--disk": "where idle tasks wait, if a plan's tasks do not fit the host memory together",
     "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
 }
 _RUN_SWITCHES = {
@@ -293,7 +293,6 @@ class _Asked:
             trace=Trace(folder, name) if folder else None,
             keep_going=arguments.keep_going,
             stop=tuple(map(stopping.parse, arguments.stop)),
-            disk=arguments.disk,
             overwrite=arguments.overwrite,
             tables=arguments.plan,
         )

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Literal, Protocol
 
 import torch
@@ -34,9 +34,9 @@ from executor.records import (
     logfile,
 )
 from executor.replay import Recorder
-from executor.shards import Cutter, HostStore, Shared, StateFile, opened
+from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
-from plans.order import kept_bytes, moves_of, node_count
+from plans.order import waiting
 from plans.parts import Part, whole
 from plans.runlog import End
 from plans.schema import Plan
@@ -70,8 +70,11 @@ def run(
     """
     if others is None:
         expect_nodes(plan, 1)
-    if plan.disk and options.disk is None:
-        raise UsageError("the plan lets idle tasks wait on the disk; say where, --disk DIR")
+    if waiting(plan) and options.checkpoints is None:
+        raise UsageError(
+            "the plan lets idle tasks wait on the disk, as checkpoints; say where, "
+            "--checkpoints DIR"
+        )
     earlier = options.earlier
     left = earlier.rest if earlier else plan
     part = others.part if others else whole(left)
@@ -86,26 +89,25 @@ def run(
         )
         if earlier:
             earlier.laps.lap("checkpoints")
-        with _files(plan, options) as files:
-            source = default_source(part.kind)
-            shared = others.store if others else None
-            store = HostStore(part, tasks, memory, source, saved, cut, files, shared)
-            for device in devices.values():  # replicas have module buffers beside its budget
-                device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-            warm_up(part)
-            if earlier:
-                earlier.laps.lap("models")
-            team = others.joined() if others else None
-            recorder = _recorder(plan, earlier, 0 if others else UNSET)
-            journal = Journal(plan, options, recorder, log, checkpoints)
-            if checkpoints:
-                checkpoints.clear()
-            replay = Conductor(left, part, store, devices, recorder, options, journal, team)
-            if earlier:
-                replay.leave_out(earlier.over)
-                earlier.laps.lap("devices")
-                console.warn(f"it has taken {earlier.laps} until it goes on")
-            return _replay(plan, options, replay, recorder, journal, store)
+        source = default_source(part.kind)
+        shared = others.store if others else None
+        store = HostStore(part, tasks, memory, source, saved, cut, checkpoints, shared)
+        for device in devices.values():  # replicas have module buffers beside its budget
+            device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
+        warm_up(part)
+        if earlier:
+            earlier.laps.lap("models")
+        team = others.joined() if others else None
+        recorder = _recorder(plan, earlier, 0 if others else UNSET)
+        journal = Journal(plan, options, recorder, log, checkpoints)
+        if checkpoints:
+            checkpoints.clear()
+        replay = Conductor(left, part, store, devices, recorder, options, journal, team)
+        if earlier:
+            replay.leave_out(earlier.over)
+            earlier.laps.lap("devices")
+            console.warn(f"it has taken {earlier.laps} until it goes on")
+        return _replay(plan, options, replay, recorder, journal, store)
 
 
 def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:
@@ -155,7 +157,6 @@ def _replay(
         late_allocations=tuple(late for _, late in replay.peaks),
         dropped=replay.dropped,
         stopped=replay.stopped,
-        traffic=replay.traffic if plan.disk or node_count(plan) > 1 else None,
         val_losses=recorder.val_losses,
         warnings=recorder.warnings,
         troubles=tuple(troubles),
@@ -215,15 +216,6 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
         for device in devices.values():
             device.close()
         memory.close()
-
-
-def _files(plan: Plan, options: Options) -> AbstractContextManager[dict[str, StateFile]]:
-    """The file of every task that is ever on the disk, removed afterwards."""
-    if not plan.disk or not options.disk:
-        return nullcontext({})
-    ever = moves_of(plan)
-    sizes = {task.name: kept_bytes(task) for task in plan.tasks if task.name in ever}
-    return opened(options.disk, sizes)
 
 
 def warm_up(part: Part) -> None:

@@ -49,7 +49,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def take(path: Path, remedy: str, mode: int = 0o666) -> int:
+def take(path: Path, remedy: str) -> int:
     """Open `path`, made if there is none, and lock it; its descriptor, which holds the lock.
 
     UsageError with the remedy where another run has it. Where the file system knows no locks a
@@ -57,7 +57,7 @@ def take(path: Path, remedy: str, mode: int = 0o666) -> int:
     """
     while True:
         with _told(path, "written"):
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,12 +3,10 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from executor.records import Result, drop_text
-from executor.replay import Traffic
 from plans.schema import Plan, Task
 from plans.timing import task_spans
 from profiles import console
@@ -23,8 +21,6 @@ def to_json(
     """Times in µs since the run began. `planned_end_us`: planned end of a task's last step;
     `ended_us`: actual end of its latest one; `warning`: the first loss that was no number;
     `errors`: files that could not be written at the end."""
-    traffic = asdict(result.traffic or Traffic())
-    net = traffic.pop("net")
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -33,8 +29,6 @@ def to_json(
         "compute_slowdown": plan.compute_slowdown,
         "peak_bytes": result.peak_bytes,
         "host_bytes": result.host_bytes,
-        "disk": traffic if plan.disk else None,
-        "net": net if plan.net else None,
         "late_allocations": result.late_allocations,
         "log": str(log),
         "saved": [str(path) for path in saved],
@@ -91,16 +85,6 @@ def table(
     for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
         budget = show_bytes(device.budget_bytes)
         lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
-    if plan.disk and (t := result.traffic):
-        written, read = show_bytes(t.written_bytes), show_bytes(t.read_bytes)
-        lines.append(
-            f"disk: {written} written in {show_us(t.write_us)} ({t.writes} moves), "
-            f"{read} read in {show_us(t.read_us)} ({t.reads} moves)"
-        )
-    if plan.net and result.traffic:
-        net = result.traffic.net
-        moved = f"{show_bytes(net.bytes)} moved in {show_us(net.us)}"
-        lines.append(f"network: {moved} ({net.transfers} transfers)")
     lines.append(f"log: {log}")
     for name, found in result.val_losses.items():
         latest = [f"{found[step]:.4g} after step {step}" for step in sorted(found)[-_SHOWN:]]

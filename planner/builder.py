@@ -38,7 +38,7 @@ from planner.search import (
 from planner.sequences import evaluations_us, planned, with_lengths
 from planner.sequences import task_bounds as bounds_by_lengths
 from planner.shards import Strategy
-from planner.storage import apart, disk_bound, housed, networked
+from planner.storage import apart, housed
 from planner.timetable import (
     few_segments,
     in_time,
@@ -215,8 +215,8 @@ def assemble(
     *,
     complete: bool = True,
 ) -> Plan:
-    """The plan of these strategies and segments, with a disk or with transfers between nodes
-    where it needs them; nothing is predicted yet. complete: no time limit ended any search."""
+    """The plan of these strategies and segments, with a disk
+    where it needs one; nothing is predicted yet. complete: no time limit ended any search."""
     used = {segment.program for segment in segments}
     programs = [p for one in chosen for p in (*one.programs, *one.evaluates) if p]
     programs += [part.program for one in chosen if one.packed for part in one.packed.parts]
@@ -245,7 +245,6 @@ def assemble(
     )
     in_turn = any(one.packed and one.packed.parts for one in chosen)  # in this order alone
     gather = policy == "gantry" and not problem.evaluated and not in_turn
-    plan = networked(problem, plan) if problem.nodes > 1 else plan
     return housed(problem, plan, stores, gather=gather, limits=effort.limits)
 
 
@@ -289,15 +288,13 @@ def certified(
     """The plan with its makespan and its bounds.
 
     configuration_us: no schedule of its programs ends sooner."""
-    disk = disk_bound(problem, plan)
-    every = (*bounds, disk) if disk else tuple(bounds)
-    best = max(every, key=lambda bound: bound.us)
+    best = max(bounds, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)
     prediction = Prediction(
         makespan_us=makespan,
         lower_bound_us=best.us,
         lower_bound_name=best.name,
-        bounds=every,
+        bounds=tuple(bounds),
         configuration_us=configuration_us,
     )
     return structs.replace(plan, prediction=prediction)

@@ -42,12 +42,6 @@ OpId = Annotated[
         max_length=LONGEST_NAME,
     ),
 ]
-MoveId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.disk\.[PS]\d+$", max_length=LONGEST_NAME)
-]
-TransferId = Annotated[
-    str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]+\.net\.X\d+$", max_length=LONGEST_NAME)
-]
 StreamName = Annotated[str, msgspec.Meta(pattern=r"^(\d+\.(compute|h2d|d2h|p2p)|host\.\d+)$")]
 Space = Annotated[str, msgspec.Meta(pattern=r"^(host|\d+)$")]
 
@@ -248,7 +242,8 @@ class Segment(Struct, frozen=True):
     """`rounds` rounds of a program on some devices. Segments that share a device or a task run in
     the order of the list, each beginning when the earlier ones have ended.
 
-    kinds: pairs (kind, rounds) in turn; none: all are of kind 0."""
+    kinds: pairs (kind, rounds) in turn; none: all are of kind 0. read_us: how long its tasks are
+    read from the disk before, write_us: written to it behind, where they wait there; None: not."""
 
     program: Label
     devices: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
@@ -256,49 +251,13 @@ class Segment(Struct, frozen=True):
     start_us: Count
     end_us: Count
     kinds: tuple[tuple[Count, Positive], ...] = ()
+    read_us: Count | None = None
+    write_us: Count | None = None
 
-
-class Move(Struct, frozen=True):
-    """A task's whole state between host store and disk: `gpt-a.disk.S0` writes it to the disk when
-    `segment` has ended, `gpt-a.disk.P0` reads it back before `segment` begins."""
-
-    id: MoveId
-    segment: Count
-    start_us: Count
-    end_us: Count
-
-
-class Disk(Struct, frozen=True):
-    """Where idle tasks wait when the host store is too small for all of them.
-
-    The moves are one queue: each begins when the one before it has ended. A task whose first move
-    is a P begins on the disk; all others begin in the store. `bytes`: of all files together.
-    """
-
-    budget_bytes: Positive
-    bytes: Count
-    moves: tuple[Move, ...]
-
-
-class Transfer(Struct, frozen=True):
-    """All that the store keeps of some shards of a task, from the host store of node `source` to
-    that of `target`, before `segment` begins."""
-
-    id: TransferId
-    segment: Count
-    source: Count
-    target: Count
-    shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
-    start_us: Count
-    end_us: Count
-
-
-class Net(Struct, frozen=True):
-    """The network between nodes, over which tasks move. Transfers that share a node or a task go
-    one after the other, in this order. `bytes`: of all together."""
-
-    bytes: Count
-    transfers: tuple[Transfer, ...]
+    @property
+    def disk_us(self) -> int:
+        """The time that its tasks are read and written."""
+        return (self.read_us or 0) + (self.write_us or 0)
 
 
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
@@ -307,8 +266,6 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     inputs: dict[str, Sha256]  # role of the input file -> its sha256
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     host: Host
-    disk: Disk | None = None
-    net: Net | None = None
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(min_length=1)]
     programs: Annotated[tuple[Program, ...], msgspec.Meta(min_length=1)]
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(min_length=1)]

@@ -1,8 +1,7 @@
 """Plan and run as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-Every device is a process, twice: as planned and as it ran; every stream is one of its threads. So
-is the disk, and the network with a thread for each node that sends. No two events of a thread
-overlap, and the same input gives the same bytes.
+Every device is a process, twice: as planned and as it ran; every stream is one of its threads. No
+two events of a thread overlap, and the same input gives the same bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +12,10 @@ import msgspec
 from plans.runlog import RunLog
 from plans.schema import Op, Plan
 from plans.timing import (
-    DISK,
     Planned,
     RoundKinds,
     kinds_of,
-    moves_state,
     plan_stream,
-    planned_moves,
     rank,
     streams,
     timeline,
@@ -60,9 +56,6 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
         known.append(
             [{op.id: (op, plan_stream(op.stream, devices)) for op in ops} for ops in every]
         )
-    for one in planned_moves(plan):
-        for ops_of_kind in known[one.segment]:
-            ops_of_kind[one.op.id] = one.op, one.stream
     kinds = [RoundKinds(segment) for segment in plan.segments]
     for record in log.ops:
         inside = record.segment < len(known) and record.round < plan.segments[record.segment].rounds
@@ -108,9 +101,7 @@ def _names(plan: Plan, actual: bool) -> Iterator[Event]:
 
 
 def _home(plan: Plan, stream: str) -> str:
-    """The name of a stream's device, of the disk, or of the network, as a process."""
-    if moves_state(stream):
-        return "disk" if stream == DISK else "network"
+    """The name of a stream's device as a process."""
     device, _ = rank(stream)
     emulation = plan.devices[device].emulation
     return f"device {device}, {emulation.words}" if emulation else f"device {device}"

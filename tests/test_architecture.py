@@ -63,7 +63,7 @@ MAY_IMPORT = {
         "conducting": "replay shards devices",
         "records": "replay shards outputs",
         "driver": "late conducting records replay shards workload optim devices numerics outputs",
-        "profiling": "distributed cutting shards workload optim devices numerics outputs",
+        "profiling": "distributed cutting records shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed conducting cutting records workload profiling",
         "report": "records replay",

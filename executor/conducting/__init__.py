@@ -1,4 +1,4 @@
-"""The main thread of a run: which segments and moves begin when, and what a failure ends."""
+"""The main thread of a run: which segments begin when, and what a failure ends."""
 
 from executor.conducting.conductor import Conductor, Led
 from executor.conducting.watch import patience_s

@@ -1,4 +1,4 @@
-"""The main thread of a replay: starts segments, moves and transfers in order, watches for stalls.
+"""The main thread of a replay: starts segments in order, watches for stalls.
 
 With `keep_going` it drops the tasks that fail and goes on with the rest of the plan.
 """
@@ -22,19 +22,16 @@ from executor.replay import (
     Failure,
     Halt,
     Listener,
-    MoveRun,
     Recorder,
-    SegmentActivity,
     SegmentRun,
     Settings,
     Setup,
     Team,
-    Traffic,
     task_states,
     trouble,
 )
 from executor.shards import HostStore, places_of
-from plans.order import due_of, first_steps
+from plans.order import due_of, first_steps, waiting
 from plans.parts import Part
 from plans.runlog import DropRecord, PlaceRecord, StopRecord
 from plans.schema import Device as PlanDevice
@@ -51,13 +48,8 @@ class Led(Team, Protocol):
     @property
     def peaks(self) -> Mapping[int, tuple[int, int]]: ...
 
-    def begin(
-        self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
-    ) -> SegmentActivity:
+    def begin(self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool) -> Activity:
         """All of a segment, of which `own` is this process' part."""
-
-    def transfer(self, number: int, setup: Setup) -> Activity:
-        """A transfer of the plan between nodes."""
 
     def check(self) -> None:
         """RunError for a process that is gone."""
@@ -97,16 +89,16 @@ class Conductor:
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
         self.dropped: dict[str, DropRecord] = {}
-        self.traffic = Traffic()
         self.stopped: dict[str, StopRecord] = {}  # by a rule, their states whole
         self._team = team
+        self._swaps = bool(waiting(plan))  # whether tasks take turns in the store
         self.places = places_of(devices)
         source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
         self._tasks = task_states(
             part, store.tasks, source, settings.tables, *told, plan=plan, alone=not team
         )
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
-        shared = recorder, self._halt, settings, self._failed, locks, self.traffic, team
+        shared = recorder, self._halt, settings, self._failed, locks, team
         self._setup = Setup(self.places, self._tasks, store, *shared)
 
     @property
@@ -123,7 +115,7 @@ class Conductor:
                 self.stopped[record.task] = record
             else:
                 self.dropped[record.task] = record
-            self._turns.skip(record.task, whole=isinstance(record, StopRecord))
+            self._turns.skip(record.task)
 
     def execute(self) -> str:
         """Run all segments; the failure that ended the run, empty if none did.
@@ -155,7 +147,7 @@ class Conductor:
         return self._halt.failure
 
     def _replay(self) -> None:
-        """Start each segment and move when those that it waits for have ended."""
+        """Start each segment when those that it waits for have ended."""
         while (self._active or self._turns.waiting) and not self._halt.stopped:
             if self._signal and not self.whole:
                 self._end()
@@ -183,7 +175,7 @@ class Conductor:
 
     def _spread(self) -> None:
         """Let what is left begin on devices that tasks which ended early have left free."""
-        if self._team or self._plan.disk or self.whole:
+        if self._team or self._swaps or self.whole:
             return
         found = self._turns.spread(self.places, self._fits)
         self._placed |= found
@@ -224,28 +216,24 @@ class Conductor:
         self._active |= made
         for index, one in made.items():
             self._turns.begin(index)
-            if isinstance(one, SegmentActivity) and not one.evaluates:
+            if not one.evaluates:
                 for name in self._first_steps[index]:
                     self._unkept.pop(name, None)
             one.start()
 
     def _made(self, index: int) -> Activity | None:
         """None for a segment that cannot be made, where that drops its tasks."""
-        if index < len(self._plan.segments):
-            try:
-                return self._segment(index)
-            except Exception as error:
-                if not self._settings.keep_going:
-                    raise
-                self._failed(Failure(self._turns.tasks[index], text_of(error)))
-                return None
-        number = index - len(self._plan.segments)
-        if self._plan.disk:
-            return MoveRun(self._plan.disk.moves[number], self._setup)
-        assert self._team, "a plan of several nodes"
-        return self._team.transfer(number, self._setup)
+        try:
+            return self._segment(index)
+        except Exception as error:
+            if not self._settings.keep_going:
+                raise
+            self._failed(Failure(self._turns.tasks[index], text_of(error)))
+            return None
 
-    def _segment(self, index: int) -> SegmentActivity:
+    def _segment(self, index: int) -> Activity:
+        for name in self._turns.tasks[index]:
+            self._store.fetch(name)
         program = self._plan.segments[index].program
         metered = program not in self._seen
         made: SegmentRun | None = None
@@ -266,8 +254,6 @@ class Conductor:
         stopped."""
         one = self._active.pop(index)
         self._turns.end(index)
-        if not isinstance(one, SegmentActivity):
-            return
         if one.stopped:
             one.clear()
             return
@@ -279,6 +265,9 @@ class Conductor:
                 self._stop(name, first, evaluated=True)
             else:
                 self._settle(name, first + one.rounds)
+            writes = self._plan.segments[index].write_us is not None
+            if writes or (self._swaps and name in self.stopped):
+                self._store.leave(name)
 
     def _settle(self, name: str, step: int) -> None:
         """So many steps of the task are done, and can be kept."""
@@ -311,7 +300,7 @@ class Conductor:
         if rule := self._listener.rule(name, step, loss, val_loss):
             self.stopped[name] = StopRecord(name, step, rule, self._recorder.now())
             self._recorder.note(self.stopped[name])
-            self._turns.skip(name, whole=True)
+            self._turns.skip(name)
             live.stop()
 
     def _step(self, task: str, step: int, loss: float) -> None:

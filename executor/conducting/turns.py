@@ -1,10 +1,8 @@
-"""The order of segments and moves: each begins after those that it waits for.
+"""The order of segments: each begins after those that it waits for.
 
-Both are numbered in one row, segments first; segments of 0 rounds are done. A segment waits for the
-earlier ones on its devices and of its tasks, and for its tasks to be read back from the disk; a
-move waits for the one before it, and for the segment after which it writes a task. Or there are
-transfers from node to node instead of moves (`with_transfers`). No segment begins before the
-earliest start of its task, which counts from the beginning of the run.
+Segments of 0 rounds are done. A segment waits for the earlier ones on its devices and of its tasks;
+where tasks wait on the disk, also for those of tasks that have host bytes of its own. No segment
+begins before the earliest start of its task, which counts from the beginning of the run.
 
 What is skipped hands its predecessors on to those that waited for it. They need only wait for
 those that share a device, a task or host bytes with them: a segment whose threads never return must
@@ -13,41 +11,27 @@ not hold up one that it cannot touch. Who begins without such a wait hands it on
 
 from collections.abc import Callable, Collection
 
-from plans.ops import parse_id
-from plans.order import claims, regions, with_moves, with_transfers
+from plans.order import claims, regions, waits_for
 from plans.schema import Plan
 from profiles.units import LARGEST
 
-_DISK = -1  # a device that all moves use
-_NODE = -1  # and one for each node, that its transfers use
-
 
 class Turns:
-    """Segments and moves that have not begun: `waiting`, by number, with what each waits for.
+    """Segments that have not begun: `waiting`, by number, with what each waits for.
 
-    `names`, `tasks`: of every segment and move."""
+    `names`, `tasks`: of every segment."""
 
     def __init__(self, plan: Plan) -> None:
-        moves = plan.disk.moves if plan.disk else ()
-        transfers = plan.net.transfers if plan.net else ()
-        moved = [one.id for one in moves] + [one.id for one in transfers]
-        self._segments = len(plan.segments)
-        self._to_disk = bool(moves)
         self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
-        known = enumerate(with_transfers(plan) if transfers else with_moves(plan))
+        known = enumerate(waits_for(plan))
         self.waiting = {i: before for i, before in known if i not in self._ended}
-        self.names = [f"segment {index}" for index in range(self._segments)]
-        self.names += moved
+        self.names = [f"segment {index}" for index in range(len(plan.segments))]
         self.tasks = [plan.trained(segment) for segment in plan.segments]
-        self.tasks += [(parse_id(name).task,) for name in moved]
-        users = [*(segment.devices for segment in plan.segments), *((_DISK,) for _ in moves)]
-        users += [(_NODE - one.source, _NODE - one.target) for one in transfers]
-        self._claims = [claims(*own) for own in zip(users, self.tasks, strict=True)]
+        self._devices = [segment.devices for segment in plan.segments]
+        self._claims = [claims(*own) for own in zip(self._devices, self.tasks, strict=True)]
         self._regions = regions(plan)
         early = {task.name: task.start_us for task in plan.tasks}
         self._starts = [max(map(early.__getitem__, plan.trained(s))) for s in plan.segments]
-        self._starts += [0] * len(moved)
-        self._devices = [segment.devices for segment in plan.segments]
         self._inherited: dict[int, set[int]] = {}
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
@@ -69,19 +53,14 @@ class Turns:
 
     def segments(self, task: str) -> list[int]:
         """The segments of a task that have not begun."""
-        return [i for i in self.waiting if i < self._segments and task in self.tasks[i]]
+        return [index for index in self.waiting if task in self.tasks[index]]
 
-    def skip(self, task: str, *, whole: bool = False) -> None:
-        """No segment and no move of this task will begin any more; where its state is `whole`, but
-        for the next move, which writes it to the disk."""
-        gone = [index for index in self.waiting if task in self.tasks[index]]
-        whole = whole and self._to_disk
-        spared = next((i for i in gone if whole and i >= self._segments), None)
-        for index in gone:
-            if index != spared:
-                before = self.waiting.pop(index) | self._inherited.pop(index, set())
-                self._hand_on(index, before)
-                self._ended.add(index)
+    def skip(self, task: str) -> None:
+        """No segment of this task will begin any more."""
+        for index in self.segments(task):
+            before = self.waiting.pop(index) | self._inherited.pop(index, set())
+            self._hand_on(index, before)
+            self._ended.add(index)
 
     def spread(self, devices: Collection[int], fits: Callable[[int, int], bool]) -> dict[int, int]:
         """Place segments that wait for their one device alone on those of `devices` that no segment
@@ -89,7 +68,7 @@ class Turns:
         ended, placed = self._ended, dict[int, int]()
         used = {d for i, own in enumerate(self._devices) if i not in ended for d in own}
         free = [device for device in devices if device not in used]
-        for index in [i for i in self.waiting if i < self._segments]:
+        for index in list(self.waiting):
             own, known = self._devices[index], self._claims[index]
             if len(own) > 1 or not self._blockers(index):
                 continue
@@ -130,7 +109,7 @@ class Turns:
         return found | {other for other in handed_on if self._share(index, other)}
 
     def _share(self, one: int, other: int) -> bool:
-        """True if the two use a device, the disk, a task or host bytes in common."""
+        """True if the two use a device, a task or host bytes in common."""
         return bool(set(self._claims[one]) & set(self._claims[other])) or any(
             start < end and begin < stop
             for name in self.tasks[one]

@@ -1,4 +1,4 @@
-"""Stalls: segments and moves in which nothing ends for too long, and what waits for them."""
+"""Stalls: segments in which nothing ends for too long, and what waits for them."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,11 @@ from plans.schema import Plan
 
 
 class Watch:
-    """Looks for stalls in segments and moves.
+    """Looks for stalls in segments.
 
     Where a failure ends the run, the run is stalled when no op ends in any of them. With
     `keep_going` each counts alone: a silent one fails and is stopped; one that is silent as long
-    again is lost, and the tasks fail that need what its ops may still use. A silent move stalls the
-    run.
+    again is lost, and the tasks fail that need what its ops may still use.
     """
 
     def __init__(self, plan: Plan, settings: Settings, turns: Turns) -> None:
@@ -34,8 +33,7 @@ class Watch:
             yield Failure((), self._stalled(silence, state(active)), fatal=True)
             return
         for index, at in latest.items():
-            alone = self._keep_going or active[index].vital
-            if alone and now - max(at, self._failed.get(index, at)) > self._limit_s:
+            if self._keep_going and now - max(at, self._failed.get(index, at)) > self._limit_s:
                 text = self._stalled(now - at, "; ".join(active[index].states()))
                 if failure := active[index].stuck(text):
                     self._failed[index] = now

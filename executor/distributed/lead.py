@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from executor.distributed.jobs import Jobs, TransferRun
+from executor.distributed.jobs import Jobs
 from executor.distributed.links import Clock, GroupWire, Mesh
 from executor.distributed.messages import (
     Ask,
@@ -33,7 +33,7 @@ from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError
-from executor.replay import Failure, SegmentActivity, SegmentRun, Setup
+from executor.replay import Activity, Failure, SegmentRun, Setup
 from plans.order import first_steps
 from plans.parts import Pair, Part
 from plans.schema import Plan
@@ -62,9 +62,7 @@ class Lead(Peers):
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
 
-    def begin(
-        self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool
-    ) -> SegmentActivity:
+    def begin(self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool) -> Activity:
         """All of a segment, of which `own` is this process' part."""
         self._setup = setup
         segment = self._plan.segments[index]
@@ -86,13 +84,8 @@ class Lead(Peers):
             made.messages[rank] = Begin(index, metered, states)
         return made
 
-    def transfer(self, number: int, setup: Setup) -> TransferRun:
-        """A transfer of the plan."""
-        self._setup = setup
-        return TransferRun(self.jobs, number, setup)
-
     def bring(self, task: str) -> None:
-        """Let the store of this node have all of a task, from wherever it was trained last."""
+        """Let the store of this node have all of a task, from wherever it is trained."""
         self.jobs.bring(task, self.check)
 
     def check(self) -> None:
@@ -134,7 +127,7 @@ class Lead(Peers):
         return self._plan.trained(self._plan.segments[index])
 
 
-class LedSegment(SegmentActivity):
+class LedSegment(Activity):
     """A segment that several processes replay; `own` is what this one does of it."""
 
     def __init__(
@@ -229,7 +222,6 @@ class LedSegment(SegmentActivity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
-        self._lead.jobs.copies.trained(self._index)
         self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:

@@ -148,13 +148,12 @@ class Failed(Message, frozen=True):
 
 
 class Carry(Message, frozen=True):
-    """Send some shards of a task from your node's store, or receive them; see `stores.Job`."""
+    """Send some shards of a task from your node's store to node 0; see `stores.Job`."""
 
     number: int
     task: str
     shards: Sequence[int]
     source: int
-    target: int
 
 
 class Carried(Message, frozen=True):

@@ -41,7 +41,6 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
-    Traffic,
     task_states,
 )
 from executor.shards import HostStore, places_of
@@ -77,7 +76,7 @@ class Worker:
             for evaluates in (False, True):
                 task.feed(evaluates=evaluates).told = self._told(name, evaluates)
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
-        shared = recorder, self._halt, settings, self._failed, locks, Traffic(), peers
+        shared = recorder, self._halt, settings, self._failed, locks, peers
         self._tick_s = settings.limits.tick_s
         self._setup = Setup(self._places, self._tasks, store, *shared)
 

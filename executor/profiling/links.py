@@ -12,13 +12,14 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
 from executor.devices import PIECE, Device, HostMemory, Queue, QueueKind, apart, until, use_threads
-from executor.outputs import free_bytes
-from executor.shards import opened
+from executor.outputs import free_bytes, make_folder
+from executor.records import checkpoint
 from profiles.schema import Disk, Link, Rate
 
 LARGEST = 8 << 20
@@ -133,19 +134,29 @@ def _begun(rate: Rate) -> Rate:
 
 
 def disk_rates(folder: Path, memory: HostMemory) -> Disk:
-    """Rates and room of files in `folder`, in which idle tasks wait; RunError when it has no room
-    for the measurement.
+    """Rates and room of checkpoints in `folder`, as which idle tasks wait; RunError when it has no
+    room for the measurement.
 
     Nothing is left there."""
     flat = memory.take(FILE_BYTES)
     noise = torch.randint(0, 256, flat.shape, dtype=torch.uint8, generator=torch.Generator())
     flat.copy_(noise)  # zeros would be left out by some file systems
     sizes = FILE_BYTES // 32, FILE_BYTES
-    with opened(folder, {str(size): size for size in sizes}) as files:
-        # The first write finds a file its place.
-        write = measured(lambda n: files[str(n)].write([flat[:n]]), sizes, FILE_SAMPLES)
-        read = measured(lambda n: files[str(n)].read([flat[:n]]), sizes, FILE_SAMPLES)
-        return Disk(max(1, int(free_bytes(folder) * DISK_SHARE)), read, write)
+    make_folder(folder)
+    with TemporaryDirectory(dir=folder) as made:
+        files = {size: Path(made) / f"{size}.pt" for size in sizes}
+
+        def write(count: int) -> None:
+            content = {"model": {"x": flat[:count]}, "optimizer": {}, "step": 0}
+            part = checkpoint.write(files[count], content | {"rng": None, "loss_scale": None})
+            checkpoint.put(part, files[count])
+
+        def read(count: int) -> None:
+            flat[:count].copy_(checkpoint.read(files[count], 0).model["x"])
+
+        rates = [measured(copy, sizes, FILE_SAMPLES) for copy in (write, read)]
+        room = max(1, int(free_bytes(folder) * DISK_SHARE))
+        return Disk(room, read=rates[1], write=rates[0])
 
 
 def measured(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
+from torch.utils._pytree import tree_map
 
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.outputs import free_bytes, part_of, whole
@@ -24,6 +25,7 @@ from plans.schema import Task as PlanTask
 from profiles import console
 from profiles.units import show_bytes
 
+_FEW = 1 << 16  # bytes that are copied when a file is read
 _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 
 
@@ -56,6 +58,11 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
         "loss_scale": task.loss_scale,
         "settings": task.settings(),
     }
+    return write(target, content)
+
+
+def write(target: Path, content: dict[str, Any]) -> Path:
+    """Write this and its manifest, as `write_part` does."""
     content["manifest"] = manifest_of(content)
     part = part_of(target)
     try:
@@ -129,32 +136,53 @@ def load(
     UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
     are missing, damaged, of another step, or not as they were written.
     """
-    begun = [task for task in tasks if task.done]
+    begun = {task.name: task.done for task in tasks if task.done}
     if begun and folder is None and files is None:
+        name, done = next(iter(begun.items()))
         raise UsageError(
-            f"task {begun[0].name} goes on after step {begun[0].done}; say where its checkpoint "
-            "is, --resume DIR"
+            f"task {name} goes on after step {done}; say where its checkpoint is, --resume DIR"
         )
-    found, lines = {}, []
-    for task in begun:
-        path = Path(files[task.name]) if files else path_of(folder or Path(), task.name, task.done)
+    found, lines = {}, list[str]()
+    for name, path in begins(folder, tasks, files).items():
         try:
-            content = _read(path)
-        except UsageError as error:
-            lines.append(str(error))
-            continue
-        wrong = _wrong(content, task.done, path)
-        lines += [f"{path}: {line}" for line in wrong]
-        found[task.name] = Saved(
-            content["model"],
-            content["optimizer"],
-            content["rng"],
-            content["loss_scale"],
-            content.get("settings", ()),
-        )
+            found[name] = read(path, begun[name])
+        except (UsageError, MismatchError) as error:
+            lines += error.lines if isinstance(error, MismatchError) else [str(error)]
     if lines:
         raise MismatchError(*lines)
     return found
+
+
+def begins(
+    folder: Path | None, tasks: Sequence[PlanTask], files: Mapping[str, str] | None
+) -> dict[str, Path]:
+    """The files from which tasks go on that were trained before; see `load`."""
+    return {
+        t.name: Path(files[t.name]) if files else path_of(folder or Path(), t.name, t.done)
+        for t in tasks
+        if t.done
+    }
+
+
+def read(path: Path, step: int) -> Saved:
+    """The state in a file, of so many steps. Its tensors may be the file's bytes: what is large is
+    copied soon. UsageError or MismatchError, with lines that begin with the path."""
+    content = _read(path)
+    if lines := _wrong(content, step, path):
+        raise MismatchError(*(f"{path}: {line}" for line in lines))
+    small = tree_map(lambda value: own(value) if _small(value) else value, content)
+    return Saved(
+        small["model"],
+        small["optimizer"],
+        small["rng"],
+        small["loss_scale"],
+        small.get("settings", ()),
+    )
+
+
+def _small(value: object) -> bool:
+    """True for tensors of few bytes, which outlive the file."""
+    return isinstance(value, Tensor) and value.nbytes <= _FEW
 
 
 def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
@@ -181,7 +209,7 @@ def _read(path: Path) -> dict[str, Any]:
         with open(file, "rb") as stream:
             if not zipfile.is_zipfile(stream):
                 raise UsageError(f"{path}: is no checkpoint, or only the beginning of one")
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such checkpoint") from None
     except OSError as error:

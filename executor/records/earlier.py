@@ -98,12 +98,11 @@ class Earlier:
         """The lines of the log that stand: of what is not done again."""
         gone = {record.task for record in self.over}
         done, left = self.reached.done, self.rest.segments
-        over = _transfers(self.plan) - _transfers(self.rest)
         for line in self.lines:
             if isinstance(line, OpRecord) and line.op.partition(".")[0] in gone:
                 stands = True
             elif isinstance(line, OpRecord):
-                stands = not left[line.segment].rounds or line.op in over
+                stands = not left[line.segment].rounds
                 stands |= self._repeats(line) and line.round < self.made[line.segment]
             elif isinstance(line, StepRecord):
                 stands = line.step < done[line.task] or line.task in gone
@@ -131,10 +130,6 @@ class Earlier:
 
     def _repeats(self, line: OpRecord) -> bool:
         return line.op in self._in_rounds.get(line.segment, ())
-
-
-def _transfers(plan: Plan) -> set[str]:
-    return {transfer.id for transfer in plan.net.transfers} if plan.net else set()
 
 
 def find(log: Path, plan: Plan, plan_sha256: str, agents: Sequence[str]) -> Earlier | None:

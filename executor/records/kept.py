@@ -5,7 +5,7 @@ the plan goes on from, the run is refused, unless `overwrite` is set.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from executor.errors import UsageError
 from executor.outputs import own_folder, part_of, remove, whole
 from executor.records import checkpoint
 from executor.records.options import Options
-from executor.shards import HostTask
+from executor.shards import HostTask, Saved
 from plans.order import kept_bytes
 from plans.schema import Task
 
@@ -29,11 +29,14 @@ class Kept:
         folder: Path,
         tasks: Sequence[Task],
         left: Sequence[Task],
-        take: Callable[[], object] | None = None,
+        files: Mapping[str, Path],
+        lock: Callable[[], object] | None = None,
     ) -> None:
-        """`left`: the same tasks with the steps that are left of the run. take: makes and locks the
-        folder, before the first file; without it that is done."""
-        self._folder, self._take, self.each = folder, take, take is None
+        """`left`: the same tasks with the steps that are left of the run; files: that they go on
+        from. lock: makes and locks the folder, before the first file; without it that is done."""
+        self._folder, self._lock, self.each = folder, lock, lock is None
+        self._latest = dict(files)
+        self._steps = {task.name: task.done for task in left}  # of the latest files
         self._done = {task.name: task.done for task in left}
         self._old: dict[str, list[Path]] = {  # goes when there is something newer of the task
             task.name: [path for step, path in _steps(folder, task.name) if step > task.done]
@@ -42,7 +45,7 @@ class Kept:
 
     def clear(self) -> None:
         """Remove the parts that a killed run has left, but for those that this run goes on from."""
-        if self._take:
+        if self._lock:
             return
         for task, done in self._done.items():
             for step, part in _steps(self._folder, task, ".part"):
@@ -54,9 +57,9 @@ class Kept:
 
         `note` logs it before the file has its name: every checkpoint is in a log.
         """
-        if self._take:
-            self._take()
-            self._take = None
+        if self._lock:
+            self._lock()
+            self._lock = None
         name = task.plan.name
         target = checkpoint.path_of(self._folder, name, step)
         with whole(part_of(target)):
@@ -68,7 +71,17 @@ class Kept:
         for old in self._old[name]:
             if old != target:
                 remove(old)
-        self._old[name] = [target]
+        self._old[name], self._latest[name], self._steps[name] = [target], target, step
+
+    def put(self, task: HostTask) -> None:
+        """Write a task as it begins, which no log knows of."""
+        name, step = task.plan.name, task.plan.done
+        self._latest[name] = checkpoint.path_of(self._folder, name, step)
+        self._old[name].append(checkpoint.save(self._latest[name], task, step))
+
+    def take(self, task: str) -> Saved:
+        """The latest state of a task that was written, or that it goes on from."""
+        return checkpoint.read(self._latest[task], self._steps[task])
 
 
 @contextmanager
@@ -92,8 +105,9 @@ def opened(options: Options, tasks: Sequence[Task]) -> Iterator[Kept | None]:
         if options.checkpoints:
             stack.enter_context(held)
         _refuse_later(options, left)
-        take = None if options.checkpoints else partial(stack.enter_context, held)
-        yield Kept(folder, tasks, left, take)
+        lock = None if options.checkpoints else partial(stack.enter_context, held)
+        known = options.earlier.reached.files if options.earlier else None
+        yield Kept(folder, tasks, left, checkpoint.begins(options.resume, left, known), lock)
 
 
 def _refuse_later(options: Options, tasks: Sequence[Task]) -> None:

@@ -19,7 +19,6 @@ class Options(Settings):
     plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
     stop: rules that end a task early, looked at where a segment of it ends.
     agents: of torchrun, for the log, the one of this process first.
-    disk: the folder in which idle tasks wait, for a plan that says so.
     earlier: an earlier start of this very run, from whose checkpoints it goes on.
     overwrite: later checkpoints than the plan goes on from may go, and logs at the log's path.
     """
@@ -32,7 +31,6 @@ class Options(Settings):
     trace: Trace | None = None
     agents: tuple[str, ...] = ()
     stop: tuple[Rule, ...] = ()
-    disk: Path | None = None
     overwrite: bool = False
     earlier: Earlier | None = None
 

@@ -6,7 +6,6 @@ from typing import Any
 from torch import nn
 
 from executor.records.checkpoint import own
-from executor.replay import Traffic
 from executor.shards import HostStore
 from plans.runlog import DropRecord, StopRecord
 
@@ -17,10 +16,9 @@ class Result:
     store: trained models and optimizer states. dropped: tasks that failed, their states undefined.
     stopped: tasks that a rule ended, their states whole. Per device: peak_bytes, slab and
     transients with live graphs; late_allocations, how often torch asked the device for memory after
-    the first rounds of a segment, which should be never. traffic: to the disk and back, and between
-    nodes, None where tasks stay in the store. val_losses: of each task's evaluations, by the steps
-    done. warnings: the first of each task whose loss was no number. troubles: a line for each file
-    that could not be written at the end.
+    the first rounds of a segment, which should be never. val_losses: of each task's evaluations, by
+    the steps done. warnings: the first of each task whose loss was no number. troubles: a line for
+    each file that could not be written at the end.
     """
 
     losses: dict[str, list[float]]
@@ -32,7 +30,6 @@ class Result:
     late_allocations: tuple[int, ...]
     dropped: dict[str, DropRecord] = field(default_factory=dict)
     stopped: dict[str, StopRecord] = field(default_factory=dict)
-    traffic: Traffic | None = None
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
@@ -49,6 +46,4 @@ class Result:
     def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the model's own parameter name."""
         state = self.store.at_hand(task).optimizer_state()
-        if self.traffic is None:
-            return state
         return {n: {k: own(v) for k, v in kept.items()} for n, kept in state.items()}

@@ -1,6 +1,6 @@
 """The timetable, replayed: segments, streams, tickets and ops."""
 
-from executor.replay.activity import Activity, MoveRun, SegmentActivity, Setup, Traffic
+from executor.replay.activity import Activity, Setup
 from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
@@ -16,18 +16,15 @@ __all__ = [
     "Halt",
     "Limits",
     "Listener",
-    "MoveRun",
     "News",
     "Norming",
     "Recorder",
-    "SegmentActivity",
     "SegmentRun",
     "Settings",
     "Setup",
     "Stopped",
     "TaskState",
     "Team",
-    "Traffic",
     "Wire",
     "task_states",
     "trouble",

@@ -1,16 +1,11 @@
-"""Activities of a replay: threads that its main thread starts, watches, and may stop.
-
-There are segments (`segment.py`), moves between host store and disk, and, where a run has several
-processes, transfers between nodes.
-"""
+"""Segments under way: threads that the main thread of a replay starts, watches, and may stop."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from executor.devices import Now
 from executor.errors import text_of
 from executor.numerics import UnattributedDraw
 from executor.replay.failures import Failure
@@ -20,34 +15,6 @@ from executor.replay.task_state import TaskState
 from executor.replay.team import Team
 from executor.replay.tickets import Halt, Stopped
 from executor.shards import HostStore, Place
-from plans.ops import parse_id
-from plans.order import kept_bytes
-from plans.schema import Move
-from plans.timing import DISK
-from profiles.units import show_bytes
-
-
-@dataclass
-class NetTraffic:
-    """The bytes that a run moved between nodes, and the time that took."""
-
-    transfers: int = 0
-    bytes: int = 0
-    us: int = 0
-
-
-@dataclass
-class Traffic:
-    """The bytes a run wrote to the disk and read from it, and the time that took; those of the
-    network."""
-
-    writes: int = 0
-    reads: int = 0
-    written_bytes: int = 0
-    read_bytes: int = 0
-    write_us: int = 0
-    read_us: int = 0
-    net: NetTraffic = field(default_factory=NetTraffic)
 
 
 @dataclass(frozen=True)
@@ -66,15 +33,14 @@ class Setup:
     settings: Settings
     failed: Callable[[Failure], None]
     locks: Mapping[int, threading.Lock]
-    traffic: Traffic
     team: Team | None = None
 
 
 class Activity:
-    """Threads that end together, and stop when one of them fails. `vital`: where it is stuck, all
-    are."""
+    """A segment, or this process' part of it, from `enter` to `leave`: threads that end together,
+    and stop when one of them fails."""
 
-    vital = False
+    evaluates = False
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -92,6 +58,11 @@ class Activity:
     def stopped(self) -> bool:
         """True if it ends, or has ended, before its time."""
         return self._halt.stopped
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds it makes."""
+        raise NotImplementedError
 
     @property
     def latest(self) -> float:
@@ -117,6 +88,14 @@ class Activity:
     def finish(self) -> None:
         """End as soon as that leaves states whole."""
         self.stop()
+
+    def clear(self) -> None:
+        """Free what a stopped segment leaves behind: it would count as memory of the next op that
+        is measured on its devices."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It has ended whole: what other processes know of its tasks comes here."""
 
     def join(self, deadline: float) -> None:
         """Wait for the threads until `deadline` (of time.monotonic)."""
@@ -153,72 +132,3 @@ class Activity:
                 fatal = isinstance(error, UnattributedDraw)
                 self._setup.failed(replace(failure(text_of(error)), fatal=fatal))
                 self._halt.stop()
-
-
-class SegmentActivity(Activity):
-    """A segment, or this process' part of it, from `enter` to `leave`."""
-
-    evaluates = False
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds it makes."""
-        raise NotImplementedError
-
-    def clear(self) -> None:
-        """Free what a stopped segment leaves behind: it would count as memory of the next op that
-        is measured on its devices."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """It has ended whole: what other processes know of its tasks comes here."""
-
-
-class MoveRun(Activity):
-    """A move that copies a task's state, and counts that if it gets to its end."""
-
-    vital = True  # all later moves wait for it
-
-    def __init__(self, move: Move, setup: Setup) -> None:
-        super().__init__(setup)
-        name = parse_id(move.id)
-        self._move, self._task, self._writes = move, name.task, name.kind == "S"
-        self._copy = setup.store.spill if self._writes else setup.store.fetch
-        self._bytes = kept_bytes(setup.tasks[name.task].plan)
-        self._latest = time.perf_counter()
-        self._plays({DISK: self._play})
-
-    @property
-    def latest(self) -> float:
-        return self._latest
-
-    def states(self) -> list[str]:
-        verb = "writes" if self._writes else "reads"
-        return [f"{self._move.id} {verb} {show_bytes(self._bytes)} on {DISK}"]
-
-    def stuck(self, text: str) -> Failure:
-        return Failure((), text, fatal=True)
-
-    def _play(self) -> None:
-        with self._failing(lambda text: Failure((self._task,), text, self._move.id, DISK)):
-            start = Now()
-            self._copy(self._task, self._tick)
-            end = Now()
-            move, record = self._move, self._setup.recorder.op
-            record(move.segment, move.id, 0, start, end, metered=False)
-            self._count(int((end.seconds() - start.seconds()) * 1e6))
-
-    def _count(self, us: int) -> None:
-        traffic = self._setup.traffic
-        if self._writes:
-            traffic.writes += 1
-            traffic.written_bytes += self._bytes
-            traffic.write_us += us
-        else:
-            traffic.reads += 1
-            traffic.read_bytes += self._bytes
-            traffic.read_us += us
-
-    def _tick(self) -> None:
-        self._latest = time.perf_counter()
-        self._halt.check()

@@ -144,8 +144,7 @@ class Recorder:
             text = f"{op.id} in round {op.round}, or one before: {one_line(error)}"
             self.failure = self.failure or text
             return None
-        if op.segment in self.latest:  # not before a task's move from the disk
-            self.latest[op.segment] = max(self.latest[op.segment], end)
+        self.latest[op.segment] = max(self.latest.get(op.segment, end), end)
         times = self._us(start), self._us(end)
         return OpRecord(op.segment, op.id, op.round, *times, op.metered, self._rank)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from executor.devices import Mark, QueueKind, until
-from executor.replay.activity import SegmentActivity, Setup
+from executor.replay.activity import Activity, Setup
 from executor.replay.crossing import Crossing, Remote, heed
 from executor.replay.failures import Failure
 from executor.replay.launches import Maker
@@ -33,7 +33,7 @@ from plans.timing import RoundKinds, plan_stream
 _ALL = "all streams"  # waited for at the beginning of a phase
 
 
-class SegmentRun(SegmentActivity):
+class SegmentRun(Activity):
     """A segment replayed here, as far as its devices are this process'."""
 
     def __init__(

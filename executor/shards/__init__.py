@@ -1,7 +1,6 @@
 """Shards: layers and their state, in memory that the plan moves; the host store."""
 
 from executor.shards.checks import Saved
-from executor.shards.files import StateFile, Tick, opened
 from executor.shards.forward import DRAWS, Modes
 from executor.shards.graphs import Graph
 from executor.shards.halves import backward_input, backward_weights
@@ -10,7 +9,7 @@ from executor.shards.parameters import NONE, Absent
 from executor.shards.place import Place, places_of
 from executor.shards.replicas import Replicas
 from executor.shards.shard import Shard
-from executor.shards.store import Cutter, HostStore, HostTask
+from executor.shards.store import Cutter, HostStore, HostTask, Shelf
 from executor.shards.tied import Tie, joined, tie_bytes, ties
 
 __all__ = [
@@ -27,13 +26,11 @@ __all__ = [
     "Saved",
     "Shard",
     "Shared",
-    "StateFile",
-    "Tick",
+    "Shelf",
     "Tie",
     "backward_input",
     "backward_weights",
     "joined",
-    "opened",
     "places_of",
     "tie_bytes",
     "ties",

@@ -5,7 +5,7 @@ replicas, so the store is never pointed elsewhere by a device.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from executor.shards.checks import (
     load,
     misfit,
 )
-from executor.shards.files import StateFile, Tick
 from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, staging_of
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
@@ -127,6 +126,19 @@ class HostTask:
         for shard in self.shards:
             shard.parameters.leave()
 
+    def begin(self) -> None:
+        """Have optimizers wherever there are masters, which are in a checkpoint as theirs."""
+        for shard, flats in zip(self.shards, self._flats, strict=True):
+            if shard.optimizer is None and shard.parameters.masters:
+                shard.begin_optimizer().bind(flats["state"])
+
+    def come_back(self, saved: Saved) -> None:
+        """Have its state in the store again, as it was saved."""
+        self.release()
+        self.whole().load_state_dict(saved.model)
+        self._restore(saved, range(len(self.shards)))
+        self.release()
+
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the user's own parameter name, for those that have
         some; after `settle`."""
@@ -155,12 +167,22 @@ class HostTask:
         return merged([s.optimizer.settings(self._names) for s in self.shards if s.optimizer])
 
 
+class Shelf(Protocol):
+    """Where tasks wait that have no room in the store: their latest checkpoints."""
+
+    def put(self, task: HostTask) -> None:
+        """Write a task as it begins."""
+
+    def take(self, task: str) -> Saved:
+        """The latest state of a task that was written, or that it goes on from."""
+
+
 class HostStore:
     """All host buffers of a part of the plan, and what batches are prepared in, from `memory`.
 
     `tasks` are the models in it, by name. Everything is taken before the first model is built;
     RunError with a table when the machine has less. Tasks may take turns in the same bytes: those
-    `away` are in their `files`, all but their module buffers and what their optimizers count.
+    `away` are on the `shelf`, where whoever is to leave has been written before.
     shared: the memory that it is in, where several processes have it.
     """
 
@@ -172,7 +194,7 @@ class HostStore:
         source: Source,
         saved: Mapping[str, Saved],
         cut: Cutter,
-        files: Mapping[str, StateFile] | None = None,
+        shelf: Shelf | None = None,
         shared: Shared | None = None,
     ) -> None:
         by_name = {task.name: task for task in tasks}
@@ -193,8 +215,7 @@ class HostStore:
         self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in part.buffers}
         staging = {name: memory.take(size) for name, size in staging_of(part).items()}
         self.away: set[str] = set()
-        self._files = files or {}
-        self._gone: set[str] = set()
+        self._shelf = shelf
         self.tasks: dict[str, HostTask] = {}
         lines: list[str] = []
         for t in sorted(part.tasks, key=lambda t: t.name not in part.away):
@@ -205,55 +226,46 @@ class HostStore:
             except MismatchError as error:
                 lines += error.lines
                 continue
-            if t.name in part.away and not lines and fills is not None:
-                self.spill(t.name)
+            if t.name in part.away and not lines and shelf:
+                if t.name not in saved:
+                    self.tasks[t.name].begin()
+                    shelf.put(self.tasks[t.name])
+                self.leave(t.name)
         if lines:
             raise MismatchError(*lines)
 
-    def spill(self, task: str, tick: Tick = lambda: None) -> None:
-        """Write the task's settled state to its file; its place in the store is free then."""
-        self._files[task].write(self.tasks[task].kept, tick)
-        self.tasks[task].leave()
-        self.away.add(task)
-
-    def fetch(self, task: str, tick: Tick = lambda: None) -> None:
-        """Read the task's state back into its place, which nobody may use meanwhile.
-
-        Failed tasks that are still there are gone for good."""
-        for other in self._beside(task):
-            self.tasks[other].leave()
-            self._gone.add(other)
-        self._files[task].read(self.tasks[task].kept, tick)
-        self.tasks[task].release()
-        self.away.discard(task)
+    def fetch(self, task: str) -> None:
+        """Have the task in the store, where it may be already; those in its place leave."""
+        if task in self.away and self._shelf:
+            saved, place = self._shelf.take(task), _extent(self.tasks[task].kept)
+            for other in self.tasks.keys() - self.away - {task}:
+                low, high = _extent(self.tasks[other].kept)
+                if low < place[1] and place[0] < high:
+                    self.leave(other)
+            self.tasks[task].come_back(saved)
+            self.away.discard(task)
 
     def at_hand(self, task: str) -> HostTask:
         """The task with its state in the store, when no op runs that uses it.
 
-        Those whose place it takes go to the disk; their models are of use again when they come
-        back. What of it is in the stores of other nodes is here until another task is asked for.
+        Those whose place it takes go; their models are of use again when they come back. What of it
+        is in the stores of other nodes is here until another task is asked for.
         """
         self._bring(task)
-        if task in self.away:
-            for other in self._beside(task):
-                self.spill(other)
-            self.fetch(task)
+        self.fetch(task)
         return self.tasks[task]
 
-    def _beside(self, task: str) -> list[str]:
-        """The tasks in the store that have bytes of this one's place."""
-        place = self.tasks[task].kept
-        here = self._files.keys() - self.away - self._gone - {task}
-        return [other for other in sorted(here) if _overlap(place, self.tasks[other].kept)]
+    def leave(self, task: str) -> None:
+        """Let others have the task's bytes; its state is on the shelf."""
+        self.tasks[task].leave()
+        self.away.add(task)
 
 
-def _overlap(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """True if some of these flats have bytes in common."""
-    return any(
-        a.data_ptr() < b.data_ptr() + len(b) and b.data_ptr() < a.data_ptr() + len(a)
-        for a in one
-        for b in other
-    )
+def _extent(flats: Sequence[Tensor]) -> tuple[int, int]:
+    """The first address of these flats, and the one behind them all."""
+    begins = [flat.data_ptr() for flat in flats]
+    ends = [flat.data_ptr() + len(flat) for flat in flats]
+    return min(begins, default=0), max(ends, default=0)
 
 
 def _shards(

@@ -1,13 +1,12 @@
-"""All segments over the whole run: a row per device, a colour per task, thin ends load and store;
-below them the disk and the network, where there are any."""
+"""All segments of a run: a row per device, a colour per task, thin ends load and store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.views import Focus
 from plans.schema import Plan, Segment
-from plans.timing import DISK, phases, planned_moves, steady_us
+from plans.timing import phases, steady_us
 from profiles.units import show_us
 
 _ROW = Row(0, 1.42, 8, 5, left=True)  # at the left, since a steady round is framed in the middle
@@ -22,19 +21,13 @@ _LETTER = 0.13  # inches a line of text is high
 def panel(plan: Plan, title: str, marks: Sequence[Mark] = (), near: Focus | None = None) -> Panel:
     """The segments of the whole run, named where there is room, and a frame around what is in
     focus, however short it is."""
-    count = len(plan.devices)
-    every = -(-count // _LABELLED)
+    every = -(-len(plan.devices) // _LABELLED)
     names = [f"{n}  {d.name}" if n % every == 0 else "" for n, d in enumerate(plan.devices)]
-    below = [*(["disk"] if plan.disk else []), *(["network"] if plan.net else [])]
-    names += below
     height = min(_INCHES * max(len(names), 1.5), _TALLEST)
     rows = [(name, _of(number)) for number, name in enumerate(names)]
     inches = height / (len(names) * (_ROW.height + _GAP))  # of a unit
     bars = [bar for segment in plan.segments for bar in _segment(plan, segment, inches)]
     note = "; thin: loads before, stores after the rounds"
-    note += "; disk: high what it writes, low what it reads" if plan.disk else ""
-    note += "; network: a stripe for each node that sends" if plan.net else ""
-    bars += _moves(plan, {name: _of(count + k) for k, name in enumerate(below)})
     boxes = []
     if near:
         devices = plan.segments[near.segment].devices
@@ -44,7 +37,7 @@ def panel(plan: Plan, title: str, marks: Sequence[Mark] = (), near: Focus | None
 
 
 def _of(number: int) -> Row:
-    """The row of a device, or below all devices of the disk or the network."""
+    """The row of a device."""
     return _ROW._replace(low=-number * (_ROW.height + _GAP))
 
 
@@ -73,22 +66,3 @@ def _segment(plan: Plan, segment: Segment, inches: float) -> list[Bar]:
                 Bar(thin, task, "B", (), leave, segment.end_us - leave),
             ]
     return bars
-
-
-def _moves(plan: Plan, rows: Mapping[str, Row]) -> list[Bar]:
-    """The disk's moves: writes in the upper half of its row, reads in the lower; and transfers: a
-    stripe of the network's row for each node that sends."""
-    moves = list(planned_moves(plan))
-    stripes: dict[tuple[str, str], Row] = {}
-    if "disk" in rows:
-        upper, lower = _part(rows["disk"], 0.5, 0.5), _part(rows["disk"], 0, 0.5)
-        stripes = {(DISK, "S"): upper, (DISK, "P"): lower}
-    senders = list(dict.fromkeys(one.stream for one in moves if one.stream != DISK))
-    for number, sender in enumerate(senders, 1):
-        stripe = _part(rows["network"], 1 - number / len(senders), 1 / len(senders))
-        stripes[sender, "X"] = stripe
-    named = ((one.op.name, one) for one in moves)
-    return [
-        Bar(stripes[one.stream, name.kind], name.task, "B", (), one.start_us, one.us)
-        for name, one in named
-    ]

@@ -8,7 +8,7 @@ from planner.charts.bars import Bar, Row
 from planner.views import Window
 from plans.runlog import RunLog
 from plans.schema import Op, Plan
-from plans.timing import moves_state, phases, plan_stream, planned_moves, rank, streams
+from plans.timing import phases, plan_stream, rank, streams
 from plans.trace import happened
 
 _COMPUTE, _HOST, _COPIES = Row(0, 1.0), Row(0, 0.5, 6), Row(0, 0.4, 6)
@@ -37,7 +37,7 @@ class View:
 
 
 def view(plan: Plan, devices: Collection[int] | None = None) -> View:
-    """A row for each stream in use, also those of moves of state, or those of some devices."""
+    """A row for each stream in use, or those of some devices."""
     used = [s for s in streams(plan) if devices is None or rank(s)[0] in devices]
     return View(stacked(used), {}, lambda _, op: (_names(op), None), lambda *_: None)
 
@@ -63,8 +63,8 @@ def stacked(used: Sequence[str], gap: float = _GAP) -> dict[str, Row]:
 
 
 def planned(plan: Plan, view: View, window: Window | None = None) -> list[Bar]:
-    """Every op of the plan in these rows once in each run of rounds, with its repetitions, and all
-    moves of state; of runs only those that reach into the window, if one is given."""
+    """Every op of the plan in these rows once in each run of rounds, with its repetitions; of runs
+    only those that reach into the window, if one is given."""
     low, high = window or (0, plan.prediction.makespan_us)
     found: list[Bar] = []
     for index, segment in enumerate(plan.segments):
@@ -79,8 +79,6 @@ def planned(plan: Plan, view: View, window: Window | None = None) -> list[Bar]:
                 start, us = phase.start_us + op.start_us, op.end_us - op.start_us
                 times = start, us, phase.period_us, phase.rounds
                 found += _bars(view, index, op, stream, times)
-    for one in planned_moves(plan):
-        found += _bars(view, one.segment, one.op, one.stream, (one.start_us, one.us, 1, 1))
     return found
 
 
@@ -98,11 +96,11 @@ def _bars(
 ) -> Iterator[Bar]:
     """An op's bar, if its stream has a row, and its arrow, if it is a send. times: of the first,
     how long, their period, and how many."""
-    name, moves = op.name, moves_state(stream)
+    name = op.name
     if row := view.rows.get(stream):
-        names, tone = (_names(op), None) if moves else view.look(segment, op)
+        names, tone = view.look(segment, op)
         yield Bar(row, name.task, name.kind, names, *times, tone)
-    if not moves and (ends := view.sends(segment, op)):
+    if ends := view.sends(segment, op):
         yield Bar(ends[0], name.task, name.kind, (), *times, to=ends[1])
 
 

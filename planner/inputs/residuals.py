@@ -24,7 +24,7 @@ from planner.inputs.corrections import (
 )
 from plans.runlog import RunLog
 from plans.schema import Plan, Shard, Task
-from plans.timing import Planned, moves_state
+from plans.timing import Planned
 from plans.trace import happened
 from profiles.errors import FormatError
 
@@ -44,7 +44,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
     evaluating = {n for n, segment in enumerate(plan.segments) if segment.program in judges}
     for one in happened(plan, log):
         name = one.op.name
-        if one.metered or not one.predicted_us or moves_state(one.stream) or name.item == "batch":
+        if one.metered or not one.predicted_us or name.item == "batch":
             continue  # a batch's copy also waits for the user's data
         place = one.op.queue.lane
         if place in _DIRECTIONS:

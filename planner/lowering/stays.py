@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from planner.lowering.lives import value
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
-from planner.rounds import Copy
-from planner.shards import ShardCost, Value
+from planner.rounds import Copy, Send
+from planner.shards import Links, ShardCost, Value
 from plans.schema import Role
 
 
@@ -30,8 +30,8 @@ class Stay(NamedTuple):
 class Stays:
     """The stays of all shards on all devices. count: the turns of each device."""
 
-    def __init__(self, strategy: PipelineStrategy, turns: Sequence[Turn]) -> None:
-        self.strategy = strategy
+    def __init__(self, strategy: PipelineStrategy, links: Links, turns: Sequence[Turn]) -> None:
+        self.strategy, self.links = strategy, links
         own: list[list[Turn]] = [[] for _ in range(strategy.devices)]
         for turn in turns:
             if computes(strategy, turn):
@@ -93,10 +93,20 @@ class Stays:
             if mode.update == "device":
                 yield home, k, "state"
 
-    def comes(self) -> Iterator[tuple[int, Copy]]:
-        """Copies to the devices before the first round."""
+    def comes(self) -> Iterator[tuple[int, Copy | Send]]:
+        """Copies to the devices before the first round. What changes is in the store of its home's
+        node alone: a device of every other node gets it from there, and sends it on."""
+        has: dict[tuple[int, int], int] = {}  # by node and shard the device that sends
         for device, k, role in self._lasting():
-            yield device, copied(self.strategy.shards[k], k, "P", role)
+            shard, node = self.strategy.shards[k], self.links.node_of(device)
+            home = self.strategy.homes[k]
+            source = has.setdefault((node, k), device)
+            if not shard.grad_bytes or node == self.links.node_of(home):
+                yield device, copied(shard, k, "P", role)
+            else:
+                source, name = home if source == device else source, f"s{k}.{role}"
+                size = shard.bytes_of(role)
+                yield source, Send(source, "s", k, role, size, name, device, name)
 
     def goes(self) -> Iterator[tuple[int, Copy]]:
         """The same back to the host after the last one, if it has changed."""

@@ -28,7 +28,7 @@ class Walk:
     def __init__(self, strategy: PipelineStrategy, links: Links) -> None:
         self.strategy, self.shards = strategy, strategy.shards
         every = turns(strategy, links)
-        self.lives, self.stays = Lives(strategy.devices), Stays(strategy, every)
+        self.lives, self.stays = Lives(strategy.devices), Stays(strategy, links, every)
         self.updates = Updates(strategy, links, self.lives, self.stays)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.visits = [visit for turn in every for visit in self._visits(turn)]

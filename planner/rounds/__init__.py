@@ -1,7 +1,7 @@
 """One round of a strategy: its ops, their hazards, order, times and memory."""
 
 from planner.rounds.emit import Copy, Emitter, Send, Visit
-from planner.rounds.evaluation import SUFFIX, evaluating, least_us, share_us
+from planner.rounds.evaluation import SUFFIX, evaluating, least_us, on_one_node, share_us
 from planner.rounds.hazards import dependencies
 from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
@@ -41,6 +41,7 @@ __all__ = [
     "kept_bytes",
     "least_bytes",
     "least_us",
+    "on_one_node",
     "once",
     "planned_task",
     "queued",

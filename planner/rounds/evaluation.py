@@ -187,6 +187,16 @@ def evaluating(
     return min(made, key=lambda program: duration_us(program, batches))
 
 
+def on_one_node(task: str, devices: int, node: int | None) -> None:
+    """Infeasible for a task that is evaluated and trains on devices of several nodes."""
+    if node and devices > node:
+        raise Infeasible(
+            f"{task}: trains on {devices} devices of several nodes, and an evaluation reads all "
+            f"shards in the store of one; give a --layout of at most {node} devices",
+            resource="other",
+        )
+
+
 def _layouts(strategy: Planned, devices: int, each: Sequence[MicrobatchCost]) -> Iterator[Layout]:
     """Layouts that may fit: all shards staying or fewer, all microbatches together or fewer; the
     least, one microbatch at a time and none ahead, is no more than training takes."""

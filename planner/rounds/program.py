@@ -130,9 +130,15 @@ def assembled(
 
 
 def _once(entries: Sequence[Entry]) -> tuple[Op, ...]:
-    """Copies that touch different buffers, each as soon as its stream is free."""
-    starts = once([e.us for e in entries], queued(entries).values(), [()] * len(entries))
-    return tuple(e.written(us) for e, us in zip(entries, starts, strict=True))
+    """Copies that write different buffers, each as soon as its stream is free and another has
+    written what it reads."""
+    writers = {name: at for at, entry in enumerate(entries) for name in entry.writes.values()}
+    needs = [[writers[n] for n in entry.reads.values() if n in writers] for entry in entries]
+    starts = once([e.us for e in entries], queued(entries).values(), needs)
+    return tuple(
+        entry.written(us, [str(entries[at].name) for at in own])
+        for entry, us, own in zip(entries, starts, needs, strict=True)
+    )
 
 
 def _span_us(ops: Sequence[Op]) -> int:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from planner.inputs import Effort, Kind, Layout, PackingName
 from planner.packing import How, write_table
+from planner.rounds import on_one_node
 from planner.search import Candidate, Packed
 from planner.sequences.asked import Asked
 from planner.sequences.bounds import compute_us, dispatch_us
@@ -51,10 +52,13 @@ def planned(
     assert said
     one = best(mine, looked, jobs, effort)
     found = InTurn([one.made])
-    if alone and not layout and mine.window == 1:  # samples would move from mix to mix
+    # With a window samples would move from mix to mix, and state between nodes.
+    if alone and not layout and mine.window == 1 and devices <= (kind.node or devices):
         found = switched(mine, one, jobs, effort)
     ways = found.ways
     strategy = in_common([way.round.strategy for way in ways])
+    if len(lengths) > 1:
+        on_one_node(task.name, devices, kind.node)
     judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
     least = len(judges.program.tokens) if judges else 1

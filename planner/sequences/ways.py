@@ -19,6 +19,7 @@ from planner.lowering import PipelineRound, PipelineStrategy
 from planner.mixes import Offer, best_mix
 from planner.packing import How, laid_out
 from planner.pipelines import ModeProgram, mode_program
+from planner.rounds import Send
 from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import backward_us, forward_us
@@ -199,8 +200,11 @@ class Trial:
         links, took = self.asked.links, [0] * self.way.mix.devices
         stays = PipelineRound(self.strategy, links).walk.stays
         for device, copy in (*stays.comes(), *stays.goes()):
-            one = links.prefetch_us if copy.kind == "P" else links.spill_us
-            took[device] += one(copy.bytes)
+            if isinstance(copy, Send):
+                took[device] += links.send_us(copy.bytes, device, copy.to)
+            else:
+                one = links.prefetch_us if copy.kind == "P" else links.spill_us
+                took[device] += one(copy.bytes)
         return max(took)
 
 

@@ -1,8 +1,6 @@
-"""Where tasks' bytes lie on the host, who waits on the disk when it has no room for all, and how
-they come to other nodes."""
+"""Where tasks' bytes lie on the host, and who waits on the disk when it has no room for all."""
 
-from planner.storage.host_store import disk_bound, housed
+from planner.storage.host_store import housed
 from planner.storage.scratch import apart
-from planner.storage.transfers import networked
 
-__all__ = ["apart", "disk_bound", "housed", "networked"]
+__all__ = ["apart", "housed"]

@@ -1,9 +1,8 @@
 """Where tasks wait that the host store has no room for: on the disk, between their segments.
 
 While everything fits nothing changes. Else every task gets a place in the store that it may share
-with others, the plan says when the disk reads and writes, and segments that have to wait for that
-start later (`swaps`). Tasks that change devices are also tried gathered on one, which costs fewer
-moves.
+with others, and segments read and write the tasks that take turns there (`swaps`), which makes them
+longer. Tasks that change devices are also tried gathered on one, which costs fewer reads.
 """
 
 from collections import Counter
@@ -17,25 +16,28 @@ from planner.inputs import DEFAULT, Limits, Problem, Want
 from planner.search import short_with_disk, without_disk
 from planner.shards import copy_us
 from planner.storage.scratch import Stores, placed, sharing
-from planner.storage.swaps import Tenant, Turn, Way, ways
+from planner.storage.swaps import Tenant, Tenants, Timed, Turn, rivals, swapped, ways
 from planner.timetable import Stretch, cut, missed_and_value
 from plans.order import kept_bytes, store_bytes
-from plans.prediction import Bound
-from plans.schema import Disk, Move, Plan, Segment
+from plans.schema import Plan, Segment
 from plans.timing import joined
 from profiles import schema as profile
 from profiles.units import show_bytes
 
-Tenants = Mapping[str, Tenant]
-"""By the name of a task, in the order of the plan."""
-
 
 class _Lodging(NamedTuple):
-    """Segments as turns of the tasks that lie so in the store."""
+    """Segments in the order in which they are taken, where their tasks lie, and when they run."""
 
     segments: Sequence[Segment]
-    turns: Sequence[Turn]
-    way: Way
+    tasks: Sequence[str]  # of each segment
+    places: Mapping[str, int]
+    times: Sequence[Timed]
+
+    def file_bytes(self, tenants: Tenants) -> int:
+        """Bytes of the files of all tasks that are ever on the disk."""
+        pairs = zip(self.tasks, self.times, strict=True)
+        away = {task for task, one in pairs if (one.read_us, one.write_us) != (None, None)}
+        return sum(tenants[task].file_bytes for task in away)
 
 
 def housed(
@@ -48,9 +50,8 @@ def housed(
 ) -> Plan:
     """The plan with a store that the host has room for; Infeasible when host or disk are too small.
 
-    Without need for a disk segments are as they were, else they may have other times and another
-    order. gather: all segments of a task may be brought to one device, which costs fewer moves than
-    a task that changes devices. The prediction is left as it was.
+    Without need for a disk segments are as they were, else they may have other times. gather: all
+    segments of a task may be brought to one device. The prediction is left as it was.
     """
     room, disk = problem.host_bytes, problem.disk
     if max(store_bytes(plan)) <= room:
@@ -66,9 +67,9 @@ def housed(
     tenants = _tenants(plan, stores, disk)
     timetables = [plan.segments, *([_gathered(problem, plan)] if gather else [])]
     most = limits.host_places
-    found = [one for each in timetables for one in _lodged(problem, plan, tenants, each, most)]
+    found = [one for own in timetables for one in _lodged(problem, plan, tenants, own, most)]
     best = min(found, key=lambda one: _score(problem, tenants, one))
-    files = _files(tenants, best.way)
+    files = best.file_bytes(tenants)
     if files > disk.usable_bytes:
         raise Infeasible(
             f"the host store has no room for all {len(tenants)} tasks, and the files of those that "
@@ -77,25 +78,15 @@ def housed(
             f"do: {files}",
             files,
         )
-    told = structs.replace(plan, host=placed(room, stores, best.way.places))
-    return _told(told, Disk(disk.usable_bytes, files, ()), best)
-
-
-def disk_bound(problem: Problem, plan: Plan) -> Bound | None:
-    """A lower bound on the disk's time: in the beginning, and in the end, the store holds no more
-    than the host's bytes of what is kept; None when that is all."""
-    missing = sum(map(kept_bytes, plan.tasks)) - problem.host_bytes
-    if problem.disk is None or missing <= 0:
-        return None
-    rates = problem.disk.read, problem.disk.write
-    return Bound("disk", sum(missing * 1_000_000 // rate.bytes_per_s for rate in rates))
+    host = placed(room, stores, [best.places[name] for name in stores])
+    return structs.replace(plan, host=host, segments=_told(best))
 
 
 def _tenants(plan: Plan, stores: Stores, disk: profile.Disk) -> Tenants:
     tenants = {}
     for task in plan.tasks:
         kept = kept_bytes(task)
-        times = copy_us(disk.write, kept), copy_us(disk.read, kept)
+        times = copy_us(disk.read, kept), copy_us(disk.write, kept)
         tenants[task.name] = Tenant(stores[task.name].bytes, kept, *times)
     return tenants
 
@@ -103,15 +94,16 @@ def _tenants(plan: Plan, stores: Stores, disk: profile.Disk) -> Tenants:
 def _lodged(
     problem: Problem, plan: Plan, tenants: Tenants, segments: Sequence[Segment], most: int
 ) -> Iterator[_Lodging]:
-    """Places and moves for these segments, as they start."""
-    at, turns = {name: index for index, name in enumerate(tenants)}, list[Turn]()
-    begun = sorted(segments, key=lambda segment: segment.start_us)
+    """Places, reads and writes for these segments, as they start."""
+    begun, turns = sorted(segments, key=lambda segment: segment.start_us), list[Turn]()
     for segment in begun:
         (name,) = plan.trained(segment)
         earliest = problem.wants.get(name, Want()).start_us
-        turns.append(Turn(at[name], segment.devices, segment.end_us - segment.start_us, earliest))
-    for way in ways(turns, list(tenants.values()), problem.host_bytes, most):
-        yield _Lodging(begun, turns, way)
+        turns.append(Turn(name, segment.devices, segment.end_us - segment.start_us, earliest))
+    for order, places in ways(turns, tenants, problem.host_bytes, most):
+        taken = [turns[at] for at in order]
+        times = swapped(taken, tenants, rivals(places, tenants))
+        yield _Lodging([begun[at] for at in order], [turn.task for turn in taken], places, times)
 
 
 def _gathered(problem: Problem, plan: Plan) -> list[Segment]:
@@ -130,36 +122,20 @@ def _gathered(problem: Problem, plan: Plan) -> list[Segment]:
     return cut(problem, stretches)
 
 
-def _files(tenants: Tenants, way: Way) -> int:
-    """Bytes of the files of all tasks that are ever on the disk."""
-    every = list(tenants.values())
-    return sum(every[task].file_bytes for task in {move.task for move in way.moves})
-
-
 def _score(problem: Problem, tenants: Tenants, found: _Lodging) -> tuple[int, int, int, int]:
     """Less is better: bytes of files that the disk has no room for; µs past deadlines; the
-    objective; µs that the disk works."""
-    names, ends = list(tenants), dict.fromkeys(tenants, 0)
-    for turn, start in zip(found.turns, found.way.starts, strict=True):
-        ends[names[turn.task]] = max(ends[names[turn.task]], start + turn.us)
+    objective; µs that segments read and write."""
+    ends = dict.fromkeys(tenants, 0)
+    for task, one in zip(found.tasks, found.times, strict=True):
+        ends[task] = max(ends[task], one.end_us)
     room = problem.disk.usable_bytes if problem.disk else 0
-    moved = sum(move.end_us - move.start_us for move in found.way.moves)
+    moved = sum((one.read_us or 0) + (one.write_us or 0) for one in found.times)
     missed, value = missed_and_value(ends, problem.wants, problem.objective)
-    return max(0, _files(tenants, found.way) - room), missed, value, moved
+    return max(0, found.file_bytes(tenants) - room), missed, value, moved
 
 
-def _told(plan: Plan, disk: Disk, found: _Lodging) -> Plan:
-    """The plan with these segments in order of their start, and with the disk's moves."""
-    starts = found.way.starts
-    order = sorted(range(len(starts)), key=lambda at: starts[at])
-    number = {at: index for index, at in enumerate(order)}
-    segments = tuple(
-        structs.replace(found.segments[at], start_us=starts[at], end_us=starts[at] + us)
-        for at, us in ((at, found.turns[at].us) for at in order)
-    )
-    counts, moves = Counter[tuple[int, str]](), []
-    for move in found.way.moves:
-        name = f"{plan.tasks[move.task].name}.disk.{move.kind}{counts[move.task, move.kind]}"
-        counts[move.task, move.kind] += 1
-        moves.append(Move(name, number[move.turn], move.start_us, move.end_us))
-    return structs.replace(plan, disk=structs.replace(disk, moves=tuple(moves)), segments=segments)
+def _told(found: _Lodging) -> tuple[Segment, ...]:
+    """The segments with these times, in order of their start."""
+    pairs = zip(found.segments, found.times, strict=True)
+    made = (structs.replace(segment, **one._asdict()) for segment, one in pairs)
+    return tuple(sorted(made, key=lambda segment: segment.start_us))

@@ -15,7 +15,6 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
 from planner.rounds import least_us, share_us
 from planner.search import Bounds, Candidate, Packed, TaskBound
-from planner.shards import Links, copy_us
 from planner.timetable.configuration import Column, Demand, even_us
 from planner.timetable.initial import initial
 from planner.timetable.jobs import Assignment, Devices, Job, Run, score
@@ -126,10 +125,7 @@ def _run(
         whole = sum(one.us for one in packed.parts)
         whole = whole or duration_us(program, task.steps, packed.turns)
         period_us = -(-(whole - fixed_us) // task.steps)
-    net = Links.of(kind.device).net
-    kept = sum(layer.param_bytes + layer.state_bytes for layer in task.layers)
-    moved_us = copy_us(net, kept) if net and kind.node else 0
-    return Run(fixed_us, period_us + more, program.devices, kind.node, moved_us)
+    return Run(fixed_us, period_us + more, program.devices, kind.node)
 
 
 def in_time(problem: Problem, plan: Plan) -> None:

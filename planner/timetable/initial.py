@@ -26,15 +26,15 @@ def initial(
 ) -> Iterator[list[Assignment]]:
     """Some timetables. jobs: longest first. floor_us: a bound on any timetable."""
     every = range(len(jobs))
-    gangs, alike = any(job.gang for job in jobs), len(set(devices)) == 1
+    bound, alike = any(job.bound for job in jobs), len(set(devices)) == 1
     if objective == "makespan":
         if not any(job.want.start_us for job in jobs):
-            most = effort.limits.gang_pairs if gangs else effort.limits.kinds_pairs
-            if (gangs or not alike) and len(jobs) * len(devices) <= most:
+            most = effort.limits.gang_pairs if bound else effort.limits.kinds_pairs
+            if (bound or not alike) and len(jobs) * len(devices) <= most:
                 yield in_sets(jobs, devices, effort)
             yield wrapped(jobs, devices, floor_us, effort)
         yield list_schedule(jobs, every, devices)
-        if gangs:  # the widest first: what is narrow fills the gaps
+        if bound:  # the widest first: what is narrow fills the gaps
             yield list_schedule(jobs, sorted(every, key=lambda at: -jobs[at].width), devices)
     else:  # shortest first, by its weight: the best order on one device
         own = [(job.least_us / job.want.weight, job.name) for job in jobs]
@@ -118,7 +118,7 @@ def _chunks(jobs: Sequence[Job], devices: Devices, stays: Sequence[_Stay]) -> It
         ]
         teams = (
             sorted((since, device not in before, device) for since, device in team)[: run.devices]
-            for team in run.teams(line)
+            for team in run.teams(line, before)
         )
         team = min(teams, key=lambda one: (one[-1][0], sum(other for _, other, _ in one), one))
         mine = tuple(sorted(device for *_, device in team))
@@ -259,7 +259,8 @@ def _wrapped(
             if following is None:
                 return None
             until = following[0] + run.us(rounds - fitting)
-            if fitting > 0 and until <= min(following[1], end - run.us(fitting)):
+            near = fitting > 0 and run.stays((device,), following[2:])
+            if near and until <= min(following[1], end - run.us(fitting)):
                 filled[-1].append(Chunk(at, fitting, (device,)))
                 rounds -= fitting
             busy, end, device = following

@@ -13,23 +13,25 @@ Line = Sequence[tuple[int, int]]
 class Run(NamedTuple):
     """On so many devices of a kind: a segment of n rounds lasts fixed_us + n * period_us.
 
-    node: devices of each node, where there are several; moved_us: until what the job keeps is on
-    another node."""
+    node: devices of each node, where there are several: a job never leaves those where it begins.
+    """
 
     fixed_us: int
     period_us: int
     devices: int = 1
     node: int | None = None
-    moved_us: int = 0
 
     def us(self, rounds: int) -> int:
         return self.fixed_us + rounds * self.period_us
 
-    def teams(self, line: Line) -> list[Line]:
+    def teams(self, line: Line, before: Sequence[int] = ()) -> list[Line]:
         """The parts of a line of devices from each of which it takes any so many: all of it, where
-        there are several nodes those of a node, or of neighbouring nodes that it fills."""
+        there are several nodes those of a node, or of neighbouring nodes that it fills. before: the
+        devices where the job ran before, if it did."""
         if self.node is None:
             return [line] if len(line) >= self.devices else []
+        if before:
+            line = [one for one in line if self.stays(before, one[1:])]
         of: dict[int, list[tuple[int, int]]] = {}
         for free_us, device in line:
             of.setdefault(device // self.node, []).append((free_us, device))
@@ -39,11 +41,11 @@ class Run(NamedTuple):
         rows = [range(node, node + self.devices // self.node) for node in sorted(whole)]
         return [sorted(p for node in row for p in of[node]) for row in rows if whole >= {*row}]
 
-    def moves_us(self, before: Sequence[int], devices: Sequence[int]) -> int:
-        """The time until what it keeps is on the node of these devices, after others or none."""
+    def stays(self, before: Sequence[int], devices: Sequence[int]) -> bool:
+        """True if a job that ran before, if it did, can go on on these devices."""
         if self.node is None or not before:
-            return 0
-        return self.moved_us * (before[0] // self.node != devices[0] // self.node)
+            return True
+        return {d // self.node for d in devices} <= {d // self.node for d in before}
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class Job:
         assert run
         return run.us(rounds)
 
+    def stays(self, before: Sequence[int], devices: Sequence[int]) -> bool:
+        """True if it keeps its nodes on these devices, where it ran before on others or none."""
+        return all(run.stays(before, devices) for run in self.runs if run)
+
     def whole_us(self, kind: int) -> int:
         """The time of all rounds in one segment."""
         return self.us(kind, self.rounds)
@@ -77,6 +83,11 @@ class Job:
     def width(self) -> int:
         """The most devices that it runs on at once."""
         return max(run.devices for run in self.runs if run)
+
+    @property
+    def bound(self) -> bool:
+        """True if it runs on several devices at once, or may not leave its node."""
+        return self.gang or any(run and run.node for run in self.runs)
 
     @property
     def gang(self) -> bool:

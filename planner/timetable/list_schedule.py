@@ -17,10 +17,13 @@ def longest_remaining(jobs: Sequence[Job], devices: Devices) -> list[Assignment]
     while left:
         found = []
         for kind, line in made.lines.items():
-            able = [at for at in left if jobs[at].runs[kind]]
-            if able:  # the device waits if none of them is ready
-                ready = min(made.ready_us[at] for at in able)
-                found.append((max(line[0][0], ready), line[0][1], able))
+            here = [at for at in left if jobs[at].runs[kind]]
+            for free_us, device in line:
+                able = [at for at in here if jobs[at].stays(made.last(at), (device,))]
+                if able:  # the device waits if none of them is ready
+                    ready = min(made.ready_us[at] for at in able)
+                    found.append((max(free_us, ready), device, able))
+                    break
         now, device, able = min(found)
         idle = [at for at in able if made.ready_us[at] <= now]
         at = max(idle, key=lambda one: (left[one] * pace[one], jobs[one].name))

@@ -26,28 +26,29 @@ class Simulation:
     def soonest(self, at: int, rounds: int) -> tuple[int, tuple[int, ...]]:
         """When the job at this position begins, and on which devices, if its next rounds are to be
         done as soon as can be: of equal ones the devices that fall free last."""
-        last = self._last(at)
+        last = self.last(at)
         found: list[tuple[int, int, int, Line, int]] = []
         for kind, line in self.lines.items():
             run = self._jobs[at].runs[kind]
             if run is None:
                 continue
-            for team in run.teams(line):
-                moved_us = run.moves_us(last, [min(device for _, device in team)]) if last else 0
-                start = max(self.ready_us[at] + moved_us, team[run.devices - 1][0])
+            for team in run.teams(line, last):
+                start = max(self.ready_us[at], team[run.devices - 1][0])
                 found.append((start + run.us(rounds), kind, start, team, run.devices))
         _, _, start, team, count = min(found)
         return start, _free_last(team, start, count)
 
     def assign(self, at: int, rounds: int, devices: tuple[int, ...] | None = None) -> None:
         """Run the next rounds of the job at this position on these devices, or where they are done
-        soonest. A job that goes on on its devices goes on in the same assignment."""
-        devices = devices or self.soonest(at, rounds)[1]
-        job, kind, latest = self._jobs[at], self._devices[devices[0]], self._latest[at]
+        soonest, also where it would leave its nodes. A job that goes on on its devices goes on in
+        the same assignment."""
+        job, latest = self._jobs[at], self._latest[at]
+        if devices is None or not job.stays(self.last(at), devices):
+            devices = self.soonest(at, rounds)[1]
+        kind = self._devices[devices[0]]
         run, line, free = job.runs[kind], self.lines[kind], self._free_us
         assert run
-        start = self.ready_us[at] + run.moves_us(self._last(at), devices)
-        start = max(start, *(free[device] for device in devices))
+        start = max(self.ready_us[at], *(free[device] for device in devices))
         before = None if latest is None else self.assignments[latest]
         if latest is not None and before and (before.devices, before.end_us) == (devices, start):
             rounds, start = rounds + before.rounds, before.start_us
@@ -61,7 +62,7 @@ class Simulation:
             insort(line, (end, device))
             free[device] = end
 
-    def _last(self, at: int) -> tuple[int, ...]:
+    def last(self, at: int) -> tuple[int, ...]:
         """The devices of a job's latest assignment."""
         latest = self._latest[at]
         return () if latest is None else self.assignments[latest].devices

@@ -9,14 +9,10 @@ from planner.views.pace import Pace, Slow, paces, slowest
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Op, Plan
 from plans.timing import (
-    DISK,
-    NET,
     Planned,
     device_times,
     exposed_copy_us,
     kinds_of,
-    moves_state,
-    planned_moves,
     runs,
     task_spans,
     timeline,
@@ -24,7 +20,7 @@ from plans.timing import (
 from plans.trace import happened
 from profiles.errors import FormatError
 
-KINDS = (*"FBIWNURPSX", f"{DISK} S", f"{DISK} P", f"{NET} X")
+KINDS = tuple("FBIWNURPSX")
 COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 
@@ -100,7 +96,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     timed = [one for one in ops if not one.metered] or ops
     kinds: dict[str, list[Planned]] = {}
     for one in timed:
-        kinds.setdefault(_kind_of(one), []).append(one)
+        kinds.setdefault(one.op.name.kind, []).append(one)
     errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
     end, devices = log.end, device_times(plan)
     whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
@@ -153,12 +149,6 @@ def _times_of(ops: Sequence[Planned]) -> Ratio:
     return Ratio(predicted, actual, median(ratios) if ratios else None)
 
 
-def _kind_of(one: Planned) -> str:
-    """An op's kind; `disk S` and `disk P` are moves of whole tasks, `net X` is a transfer."""
-    kind = one.op.name.kind
-    return f"{one.stream.split('.')[0]} {kind}" if moves_state(one.stream) else kind
-
-
 def _as_planned(plan: Plan, ops: Iterable[Planned]) -> tuple[list[Planned], list[Planned]]:
     """A run's ops, without those that end a segment before its last round, and the same ops at the
     times that the plan has for them."""
@@ -190,7 +180,7 @@ def _exposed(ops: Iterable[Planned]) -> dict[str, int]:
 def _spans(ops: Iterable[Planned]) -> dict[str, int]:
     """From each task's first op to its last."""
     spans: dict[str, tuple[int, int]] = {}
-    for one in (one for one in ops if not moves_state(one.stream)):
+    for one in ops:
         name = one.op.name.task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
@@ -208,7 +198,7 @@ def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Mi
 
     once = {p.name: sum(map(expected, (*p.enter, *p.leave))) for p in plan.programs}
     each = {p.name: [sum(map(expected, one.ops)) for one in kinds_of(p)] for p in plan.programs}
-    planned = sum(expected(one.op) for one in planned_moves(plan))
+    planned = 0
     for segment in plan.segments:
         sizes = each[segment.program]
         planned += sum(sizes[kind] * rounds for kind, rounds in runs(segment))

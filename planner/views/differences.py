@@ -7,6 +7,7 @@ from typing import NamedTuple
 from planner.views.layout import bubble, layout, stages
 from planner.views.stalls import parts_of_round
 from planner.views.summary import mean_completion_us
+from plans.order import waiting
 from plans.schema import Plan, Program, Shard
 from plans.timing import device_times
 from profiles.console import columns
@@ -89,7 +90,7 @@ def _whole(plan: Plan) -> dict[str, str]:
         "peak of a device": show_bytes(max(d.peak_bytes for d in used)),
         "host store": show_bytes(plan.host.bytes),
         "segments": str(len(plan.segments)),
-        "waits on disk": str(len(plan.disk.moves)) + " moves" if plan.disk else "none",
+        "wait on disk": ", ".join(waiting(plan)) or "none",
     }
 
 

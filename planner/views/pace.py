@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from plans.runlog import OpRecord
-from plans.timing import Planned, moves_state, rank
+from plans.timing import Planned, rank
 from profiles.units import show_us
 
 _LATE = 1.2  # times as long as planned a run is late
@@ -62,7 +62,7 @@ def paces(ops: Iterable[tuple[Planned, OpRecord]]) -> tuple[Pace, ...]:
     """The pace of each device that did something."""
     found: dict[int, list[tuple[Planned, OpRecord]]] = {}
     for one, record in ops:
-        if one.predicted_us and not moves_state(one.stream) and not one.stream.endswith(".p2p"):
+        if one.predicted_us and not one.stream.endswith(".p2p"):
             found.setdefault(rank(one.stream)[0], []).append((one, record))
     return tuple(_pace(device, found[device]) for device in sorted(found))
 

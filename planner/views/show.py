@@ -12,9 +12,7 @@ from planner.views.summary import (
     mean_completion_us,
     step_words,
     traffic,
-    waited_us,
 )
-from plans.ops import parse_id
 from plans.order import node_count, store_bytes
 from plans.schema import Device, Op, Plan, Program, Shard, Task
 from plans.timing import (
@@ -131,7 +129,7 @@ def _shares(plan: Plan) -> list[str]:
 
 def _stores(plan: Plan) -> list[str]:
     """Lines on what is kept and moved beside the devices."""
-    return [*_host(plan), *_disk(plan), *_net(plan)]
+    return [*_host(plan), *_disk(plan)]
 
 
 def _host(plan: Plan) -> list[str]:
@@ -141,30 +139,14 @@ def _host(plan: Plan) -> list[str]:
 
 
 def _disk(plan: Plan) -> list[str]:
-    """The disk's traffic, if the plan has a disk."""
-    if plan.disk is None:
-        return []
+    """The disk's traffic, if tasks wait there."""
     told = traffic(plan)
-    busy = told.busy_us / max(plan.prediction.makespan_us, 1)
-    return [
-        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(plan.disk.bytes)}; "
-        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, "
-        f"{busy:.1%} busy; segments wait {show_us(told.waits_us)} for it"
-    ]
-
-
-def _net(plan: Plan) -> list[str]:
-    """The traffic between nodes, if tasks move between them."""
-    if plan.net is None:
+    if not told.tasks:
         return []
-    transfers = plan.net.transfers
-    tasks = {parse_id(one.id).task for one in transfers}
-    there: dict[int, int] = {}  # segment -> end of its last transfer
-    for one in transfers:
-        there[one.segment] = max(there.get(one.segment, 0), one.end_us)
     return [
-        f"  network: {len(transfers)} transfer(s) bring {len(tasks)} task(s) to other nodes, "
-        f"{show_bytes(plan.net.bytes)}; segments wait {show_us(waited_us(plan, there))} for them"
+        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(told.file_bytes)}; "
+        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, which "
+        f"takes segments {show_us(told.us)}"
     ]
 
 

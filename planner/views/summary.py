@@ -1,13 +1,9 @@
-"""A plan in figures: what scripts read of it, what its host memory holds, what its disk and its
-network do."""
+"""A plan in figures: what scripts read of it, what its host memory holds, what its disk does."""
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from planner.views.layout import bubble, layout, stages
-from plans.ops import parse_id
-from plans.order import kept_bytes, store_bytes, waits_for
+from plans.order import kept_bytes, store_bytes, waiting
 from plans.schema import Buffer, Plan, Program, Task
 from plans.timing import device_times, kind_rounds, kinds_of, step_us, task_spans, union
 
@@ -44,7 +40,6 @@ def summary(plan: Plan) -> dict[str, Any]:
         "host_bytes": plan.host.bytes,
         "host": host_bytes(plan),
         "node_host_bytes": store_bytes(plan),
-        "net_bytes": plan.net.bytes if plan.net else 0,
         "policy": plan.solver.policy,
         "status": plan.solver.status,
         "estimated": plan.estimated,
@@ -112,36 +107,23 @@ def host_bytes(plan: Plan) -> dict[str, int]:
 
 
 class Traffic(NamedTuple):
-    """Tasks that are ever on the disk; bytes and µs of all moves; µs that segments wait for a
-    read when all else that they need is there."""
+    """Tasks that are ever on the disk, the bytes of their files, and bytes and µs of all that
+    segments read and write there."""
 
     tasks: int
+    file_bytes: int
     written_bytes: int
     read_bytes: int
-    busy_us: int
-    waits_us: int
+    us: int
 
 
 def traffic(plan: Plan) -> Traffic:
-    """The disk's traffic in the whole plan; all 0 without a disk."""
-    size, tasks, busy = Counter[str](), set(), 0
-    read: dict[int, int] = {}  # segment -> end of its last read
-    for move in plan.disk.moves if plan.disk else ():
-        name = parse_id(move.id)
-        tasks.add(name.task)
-        size[name.kind] += kept_bytes(plan.task(name.task))
-        busy += move.end_us - move.start_us
-        if name.kind == "P":
-            read[move.segment] = move.end_us
-    return Traffic(len(tasks), size["S"], size["P"], busy, waited_us(plan, read))
-
-
-def waited_us(plan: Plan, ready_us: Mapping[int, int]) -> int:
-    """µs that segments wait until their state is there, at the time given, when all else that they
-    need is."""
-    waits = 0
-    for index, before in enumerate(waits_for(plan)):
-        ready = [plan.segments[other].end_us for other in before]
-        ready += [plan.task(name).start_us for name in plan.trained(plan.segments[index])]
-        waits += max(0, ready_us.get(index, 0) - max(ready))
-    return waits
+    """The disk's traffic in the whole plan; all 0 where no task waits there."""
+    size = {name: kept_bytes(plan.task(name)) for name in waiting(plan)}
+    written = read = us = 0
+    for segment in plan.segments:
+        own = sum(size.get(name, 0) for name in plan.trained(segment))
+        written += own * (segment.write_us is not None)
+        read += own * (segment.read_us is not None)
+        us += segment.disk_us
+    return Traffic(len(size), sum(size.values()), written, read, us)

@@ -133,10 +133,9 @@ def task_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def foreign_writes(view: View, extents: list[Extent], stays: Stays, nodes: int) -> Iterator[str]:
+def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
     """No op writes over what the store keeps for a task that its program does not train, unless
-    that is on the disk meanwhile; on several nodes nor over anything else that the store keeps,
-    which may be the latest on that node.
+    that is on the disk meanwhile.
 
     `extents` are those of `kept`.
     """
@@ -153,11 +152,9 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays, nodes: int) 
                 start, end, other = extents[index]
                 if start >= buffer.offset + buffer.bytes:
                     break
-                if end <= buffer.offset or (other in own and (nodes == 1 or other == name)):
+                if end <= buffer.offset or other in own:
                     continue
-                if other in own:
-                    yield f"{op.id}: writes {role} to {name}, over {other}, which every node keeps"
-                elif not stays.absent(view.program.name, task_of(other)):
+                if not stays.absent(view.program.name, task_of(other)):
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"

@@ -7,7 +7,6 @@ times, graphs, disk, network, lengths, and whole tasks here.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
 
 from plans.checker.alike import likeness
 from plans.checker.capacity import (
@@ -31,16 +30,12 @@ from plans.checker.lengths import (
     runs_shape,
 )
 from plans.checker.network import (
-    MOST_WAYS,
     Nodes,
-    carried_bytes,
     ledger,
+    nodes_kept,
     nodes_shape,
+    pattern,
     states_found,
-    transfer_order,
-    transfer_times,
-    transfers_shape,
-    ways_few,
 )
 from plans.checker.order import cycles
 from plans.checker.races import own_conflicts, races
@@ -48,7 +43,7 @@ from plans.checker.roles import casts
 from plans.checker.shape import plan_shape, program_shape
 from plans.checker.symbolic import versions
 from plans.checker.times import certificate, phase_times, segment_times
-from plans.order import evaluations, move_order, move_times, moves_shape
+from plans.order import disk_shape, evaluations
 from plans.schema import Plan, Task
 from plans.ties import tie_rules
 from plans.view import view
@@ -81,13 +76,11 @@ def _programs(found: Findings, context: Context, broken: Collection[str]) -> Non
     possible = [
         program
         for program in context.plan.programs
-        if not found.add(
-            "kinds", kinds_shape(program, context.tasks, len(context.ways.get(program.name, ())))
-        )
+        if not found.add("kinds", kinds_shape(program, context.tasks))
     ]
     after = pairs(context.plan, {program.name for program in possible})
-    # Likenesses, with the ways and the pairs of kinds, of sound ones.
-    proven: set[tuple[bytes, frozenset[Nodes], frozenset[Pair]]] = set()
+    # Likenesses, with the nodes and the pairs of kinds, of sound ones.
+    proven: set[tuple[bytes, Nodes, frozenset[Pair]]] = set()
     for program in possible:
         where = f" [program {program.name!r}]" if len(context.plan.programs) > 1 else ""
         what = view(program, context.tasks, context.host)
@@ -95,26 +88,25 @@ def _programs(found: Findings, context: Context, broken: Collection[str]) -> Non
         if "shape" in ask(found, _SHAPE, one, where, broken):
             continue
         context.views[program.name] = what
-        placed = context.ways.get(program.name, {(): ()})
-        alike = likeness(what), frozenset(placed), one.after
+        nodes = context.placed.get(program.name, ())
+        alike = likeness(what), pattern(nodes), one.after
         if alike not in proven:
             before = found.total
-            _inside(found, one, islice(placed.values(), MOST_WAYS))
+            _inside(found, one, nodes)
             proven |= {alike} if found.total == before else set()
 
 
-def _inside(found: Findings, program: ProgramContext, placed: Iterable[Nodes]) -> None:
-    """Violations inside a program of sound shape.
-
-    placed: the nodes of its devices, in every way in which segments run it."""
+def _inside(found: Findings, program: ProgramContext, nodes: Nodes) -> None:
+    """Violations inside a program of sound shape, whose devices are on these nodes."""
     broken = ask(found, _PROGRAM, program, program.where)
     for kind in program.kinds:
         broken |= ask(found, _KIND, kind, kind.where)
-    for nodes in placed if "cycles" not in broken else ():
-        one, wrong = program.on(nodes), set[str]()
-        for kind in one.kinds:
-            wrong |= ask(found, _VALUES, kind, kind.where)
-        ask(found, _FOLLOWING, one, one.where, wrong)
+    if "cycles" in broken:
+        return
+    one, wrong = program.on(nodes), set[str]()
+    for kind in one.kinds:
+        wrong |= ask(found, _VALUES, kind, kind.where)
+    ask(found, _FOLLOWING, one, one.where, wrong)
 
 
 def _placed(context: Context) -> Iterator[str]:
@@ -183,7 +175,7 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 def _foreign(program: ProgramContext) -> Iterator[str]:
     whole = program.whole
-    return foreign_writes(program.view, whole.kept, whole.stays, whole.nodes)
+    return foreign_writes(program.view, whole.kept, whole.stays)
 
 
 def _updates(program: ProgramContext) -> Iterable[str]:
@@ -203,22 +195,19 @@ _PLAN: tuple[Rule[Context], ...] = (
     Rule("runs", "kinds", lambda c: runs_shape(c.given)),
     Rule("host", "host store", lambda c: host_fits(c.plan, c.nodes)),
     Rule("nodes", "nodes", lambda c: nodes_shape(c.plan)),
-    Rule("transfers", "nodes", lambda c: transfers_shape(c.plan)),
-    Rule("moves", "disk", lambda c: moves_shape(c.plan)),
-    Rule("stores", "host store", lambda c: stores(c.plan, c.stays), ("moves",)),
-    Rule("move order", "disk", lambda c: move_order(c.plan), ("moves",)),
-    Rule("move times", "disk", lambda c: move_times(c.plan), ("moves",)),
+    Rule("disk", "disk", lambda c: disk_shape(c.plan)),
+    Rule("stores", "host store", lambda c: stores(c.plan, c.stays), ("disk",)),
     Rule("tasks", "tasks", _tasks),
     Rule("left over", "tasks", lambda c: left_over(c.plan)),
     Rule("steps", "steps", lambda c: _steps(c.plan)),
     Rule("evaluations", "evaluations", lambda c: evaluations(c.plan)),
-    Rule("ways", "nodes", lambda c: ways_few(c.ways)),
+    Rule("kept nodes", "nodes", lambda c: nodes_kept(c.plan, c.placed)),
 )
 """What needs no program to be of sound shape."""
 
 _SHAPE: tuple[Rule[ProgramContext], ...] = (
     Rule("shape", "ops", lambda p: program_shape(p.view, p.whole.host)),
-    Rule("foreign", "host store", _foreign, ("shape", "moves")),
+    Rule("foreign", "host store", _foreign, ("shape", "disk")),
 )
 
 _PROGRAM: tuple[Rule[ProgramContext], ...] = (
@@ -253,16 +242,13 @@ _FOLLOWING: tuple[Rule[ProgramContext], ...] = (
     Rule("following", "values", _follow, ("races", "values")),
 )
 
-_NODES = ("names", "nodes", "transfers", "programs")
+_NODES = ("names", "nodes", "programs")
 
 _TOGETHER: tuple[Rule[Context], ...] = (
     Rule("devices", "devices", _placed),
     Rule("states", "nodes", lambda c: states_found(c.plan) if c.nodes > 1 else (), _NODES),
     Rule("ledger", "nodes", lambda c: ledger(c.plan, c.views) if c.nodes > 1 else (), _NODES),
-    Rule("carried", "nodes", lambda c: carried_bytes(c.plan), _NODES),
-    Rule("transfer order", "nodes", lambda c: transfer_order(c.plan), _NODES),
-    Rule("transfer times", "times", lambda c: transfer_times(c.plan), _NODES),
-    Rule("segments", "segments", lambda c: shared_bytes(c.plan, c.views, c.stays), ("moves",)),
+    Rule("segments", "segments", lambda c: shared_bytes(c.plan, c.views)),
     Rule("segment times", "times", lambda c: segment_times(c.plan)),
     Rule("certificate", "prediction", lambda c: certificate(c.plan)),
 )

@@ -1,8 +1,8 @@
 """Rule 3 between segments: those that may run at the same time share no written host bytes.
 
 Segments that share a device or a task run one after the other; what they touch on devices is
-theirs alone. The host store is what others on their nodes can reach too. Segments of tasks that are
-never in the store together never run together either.
+theirs alone. The host store is what others on their nodes can reach too. Where tasks wait on the
+disk, segments of those that share host bytes run one after the other, too.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from plans.order import Stays, waits_for
+from plans.order import waits_for
 from plans.schema import Plan
 from plans.timing import union
 from plans.view import View
@@ -31,7 +31,7 @@ class _Clash(NamedTuple):
     end: int
 
 
-def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[str]:
+def shared_bytes(plan: Plan, views: dict[str, View]) -> Iterator[str]:
     """One line per segment and program of an earlier segment that may run with it and conflicts;
     `views` are those of the programs of sound shape, others are passed over."""
     ended: list[int] = []
@@ -46,7 +46,7 @@ def shared_bytes(plan: Plan, views: dict[str, View], stays: Stays) -> Iterator[s
         for one, other in (pair.programs, pair.programs[::-1]):
             for high in runs.get(one, []):
                 beside = bits.get(other, 0) & near[high] & ~ended[high] & ((1 << high) - 1)
-                low = next((at for at in _ones(beside) if not stays.exclude(at, high)), None)
+                low = next(_ones(beside), None)
                 if low is not None:
                     yield (
                         f"segment {high} ({one!r}): may run together with segment {low} "

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from plans.checker.capacity import Extent, kept
 from plans.checker.lengths import Pair, known_kinds
-from plans.checker.network import Nodes, Ways, on_nodes, spread, ways
+from plans.checker.network import Nodes, on_nodes, program_nodes, spread
 from plans.checker.order import Phase, phases
 from plans.checker.shape import known
 from plans.order import Stays
@@ -78,7 +78,7 @@ class Context:
 
     @cached_property
     def stays(self) -> Stays:
-        """When tasks are in the host store; the moves must be sound."""
+        """When tasks are in the host store; what segments read and write must be sound."""
         return Stays(self.plan)
 
     @cached_property
@@ -86,8 +86,9 @@ class Context:
         return kept(self.plan)
 
     @cached_property
-    def ways(self) -> dict[str, Ways]:
-        return ways(self.plan)
+    def placed(self) -> dict[str, Nodes]:
+        """The nodes of every program's devices."""
+        return program_nodes(self.plan)
 
 
 @dataclass(frozen=True)

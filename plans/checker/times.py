@@ -1,8 +1,9 @@
 """Rule 7 of the checker: predicted times are possible, and the certificate follows from them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from plans.checker.order import Phase
+from plans.order import rivals
 from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
 from plans.timing import (
@@ -46,12 +47,14 @@ def segment_times(plan: Plan) -> Iterator[str]:
     Segments that name no program or too few devices must have been reported and left out.
     """
     earliest = {task.name: task.start_us for task in plan.tasks}
+    shared = rivals(plan)
     busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
     for index, segment in enumerate(plan.segments):
         program = plan.program_of(segment)
         if program is None:
             continue
         end = segment.start_us + duration_us(program, segment.rounds, segment.kinds)
+        end += segment.disk_us
         if segment.end_us != end:
             yield (
                 f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
@@ -59,14 +62,15 @@ def segment_times(plan: Plan) -> Iterator[str]:
             )
         yield from _together(index, segment, program)
         yield from _begun(index, segment, program, earliest)
-        clash = _clash(segment, program, busy)
+        claims = _claims(segment, program, shared)
+        clash = _clash(segment, claims, busy)
         if clash:
             what, (until, other) = clash
             yield (
                 f"segment {index}: starts at {segment.start_us} µs but segment {other} uses "
                 f"{what} until {until} µs"
             )
-        for what in _claims(segment, program):
+        for what in claims:
             busy[what] = max(busy.get(what, (0, 0)), (segment.end_us, index))
 
 
@@ -94,28 +98,32 @@ def _begun(
             )
 
 
-def _claims(segment: Segment, program: Program) -> list[str]:
-    return [*(f"task {t!r}" for t in program.tasks), *(f"device {d}" for d in segment.devices)]
+def _claims(
+    segment: Segment, program: Program, shared: Mapping[str, Collection[tuple[str, str]]]
+) -> list[str]:
+    pairs = {pair for name in program.tasks for pair in shared.get(name, ())}
+    return [
+        *(f"task {name!r}" for name in program.tasks),
+        *(f"device {number}" for number in segment.devices),
+        *(f"the host bytes that {one!r} and {other!r} share" for one, other in sorted(pairs)),
+    ]
 
 
 def _clash(
-    segment: Segment, program: Program, busy: dict[str, tuple[int, int]]
+    segment: Segment, claims: Iterable[str], busy: Mapping[str, tuple[int, int]]
 ) -> tuple[str, tuple[int, int]] | None:
     """The claim in use for longest after the segment begins: a task rather than its device."""
-    claims = [(what, busy[what]) for what in _claims(segment, program) if what in busy]
-    late = [claim for claim in claims if claim[1][0] > segment.start_us]
+    late = [(what, busy[what]) for what in claims if what in busy]
+    late = [claim for claim in late if claim[1][0] > segment.start_us]
     return max(late, key=lambda claim: claim[1][0], default=None)
 
 
 def certificate(plan: Plan) -> Iterator[str]:
     """Makespan and lower bound say what the segments and the bounds say."""
     told = plan.prediction
-    moves = plan.disk.moves if plan.disk else ()
-    trained = max(segment.end_us for segment in plan.segments)
-    last = max(trained, *(move.end_us for move in moves)) if moves else trained
+    last = max(segment.end_us for segment in plan.segments)
     if told.makespan_us != last:
-        what = "move" if last > trained else "segment"
-        yield f"prediction: makespan is {told.makespan_us} µs but the last {what} ends at {last}"
+        yield f"prediction: makespan is {told.makespan_us} µs but the last segment ends at {last}"
     yield from _bounds(told)
 
 

@@ -1,33 +1,21 @@
 """Nodes: machines with a host store each. All stores have the buffers of the plan at the same
 offsets; an op finds host buffers in the store of the node that has its device.
 
-Every node can begin with any task, which comes from the workload or from a checkpoint. Once a
-program has written a shard, its state is where that was written, and goes elsewhere by transfers.
+Every node can begin with any task, which comes from the workload or from a checkpoint. The state of
+a shard that is trained stays in the store of one node, its home.
 
-    node 0   |  0: a  |--a-->               segment 0 leaves a in the store of node 0; the transfer
-    node 1   |            |  1: a  |        a.net.X0 brings it to node 1 before segment 1
+    node 0   |  a   |  b.s0  |           task a is trained on node 0 alone, b has a stage on
+    node 1   |  c   |  b.s1  |           either node
 """
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from plans.ops import parse_id
-from plans.order.segments import predecessors, waits_for
-from plans.schema import Buffer, Plan, Program, Segment, Task, Transfer
+from plans.schema import Buffer, Plan, Program, Segment, Task
 from plans.timing import Interval, union
 from plans.view import stored
 
 Kept = tuple[str, int]
 """A shard of a task: by the task's name, and its number."""
-
-
-class Use(NamedTuple):
-    """The nodes in whose stores a program finds the state of a shard, and those in whose stores it
-    writes it."""
-
-    reads: frozenset[int]
-    writes: frozenset[int]
 
 
 def nodes_of(plan: Plan, segment: Segment) -> tuple[int, ...]:
@@ -40,43 +28,42 @@ def node_count(plan: Plan) -> int:
     return max(device.node for device in plan.devices) + 1
 
 
-def uses(program: Program, tasks: Iterable[Task], nodes: Sequence[int]) -> Mapping[Kept, Use]:
-    """The use of every shard that a program on devices of these nodes has of its tasks' state."""
+def uses(
+    program: Program, tasks: Iterable[Task], nodes: Sequence[int]
+) -> Mapping[Kept, frozenset[int]]:
+    """The nodes in whose stores a program on devices of these nodes has the state of each shard of
+    its tasks; none where it does not use it."""
     kept = {
         name: (task.name, number) for task in tasks for name, (number, _) in stored(task).items()
     }
-    reads: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
-    writes: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
+    found: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
     for op in program.ops:
         node = nodes[op.queue.device]
-        for found, buffers in ((reads, op.reads), (writes, op.writes)):
-            for name in buffers.values():
-                if name in kept:
-                    found[kept[name]].add(node)
-    return {shard: Use(frozenset(reads[shard]), frozenset(writes[shard])) for shard in reads}
+        for name in (*op.reads.values(), *op.writes.values()):
+            if name in kept:
+                found[kept[name]].add(node)
+    return {shard: frozenset(own) for shard, own in found.items()}
+
+
+def homes(plan: Plan) -> Mapping[Kept, frozenset[int]]:
+    """The nodes in whose stores programs have the state of each shard."""
+    found: dict[Kept, frozenset[int]] = {}
+    for program, nodes in _places(plan):
+        for shard, own in uses(program, map(plan.task, program.tasks), nodes).items():
+            found[shard] = found.get(shard, frozenset()) | own
+    return found
 
 
 def held(plan: Plan) -> list[frozenset[Kept]]:
-    """The shards whose state the store of each node ever has: of programs there, and of
-    transfers."""
+    """The shards whose state the store of each node has."""
     if node_count(plan) == 1:
         every = frozenset((t.name, number) for t in plan.tasks for number in range(len(t.shards)))
         return [every]
-    found: list[set[Kept]] = [set() for _ in range(node_count(plan))]
-    for program, nodes in _places(plan):
-        for shard, use in uses(program, map(plan.task, program.tasks), nodes).items():
-            for node in use.reads | use.writes:
-                found[node].add(shard)
-    for one in plan.net.transfers if plan.net else ():
-        for node in (one.source, one.target):
-            found[node] |= moved_shards(one)
-    return list(map(frozenset, found))
-
-
-def moved_shards(transfer: Transfer) -> set[Kept]:
-    """The shards that a transfer moves."""
-    task = parse_id(transfer.id).task
-    return {(task, number) for number in transfer.shards}
+    every_home = homes(plan).items()
+    return [
+        frozenset(shard for shard, own in every_home if node in own)
+        for node in range(node_count(plan))
+    ]
 
 
 def values(
@@ -117,9 +104,7 @@ def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:
 
 
 def _used(plan: Plan) -> Iterator[set[str]]:
-    """For each node in turn the buffers that its ops name, and all that is kept of their shards.
-
-    Transfers add nothing: they take what ops have written, and bring what ops read."""
+    """For each node in turn the buffers that its ops name, and all that is kept of their shards."""
     whole = {task.name: _kept(task) for task in plan.tasks}
     named = {program.name: _named(program, whole) for program in plan.programs}
     found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
@@ -163,29 +148,3 @@ def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
     """Each program with the nodes of the devices that it runs on, once."""
     for name, nodes in dict.fromkeys((s.program, nodes_of(plan, s)) for s in plan.segments):
         yield plan.program(name), nodes
-
-
-def with_transfers(plan: Plan) -> list[set[int]]:
-    """For each segment and then each transfer all that it waits for, by their numbers in this list.
-
-    A transfer waits for the latest earlier segment of its task, and for the latest earlier
-    transfers of its task and of its nodes; its segment waits for it."""
-    found = waits_for(plan)
-    transfers = plan.net.transfers if plan.net else ()
-    own = _segments(plan) if transfers else {}
-    claimed = [(one.source, one.target, parse_id(one.id).task) for one in transfers]
-    for one, before in zip(transfers, predecessors(claimed), strict=True):
-        number, mine = len(found), own.get(parse_id(one.id).task, [])
-        earlier = mine[: bisect_left(mine, one.segment)][-1:]
-        found.append({len(plan.segments) + other for other in before} | set(earlier))
-        found[one.segment].add(number)
-    return found
-
-
-def _segments(plan: Plan) -> dict[str, list[int]]:
-    """The segments of each task."""
-    found: dict[str, list[int]] = {}
-    for index, segment in enumerate(plan.segments):
-        for task in plan.trained(segment):
-            found.setdefault(task, []).append(index)
-    return found

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from plans.ops import parse_id
 from plans.order.segments import first_steps
-from plans.schema import Net, Plan, Segment
+from plans.schema import Plan, Segment
 from plans.timing import part
 from profiles.errors import FormatError
 from profiles.schema import Count, Struct
@@ -31,8 +30,6 @@ class Reached(Struct, frozen=True):
 def rest(plan: Plan, reached: Reached) -> Plan:
     """The plan with the steps and rounds that are left; FormatError where nobody can go on with it
     from there."""
-    if plan.disk:
-        raise FormatError("a plan whose tasks wait on the disk goes on from its beginning only")
     tasks = []
     for task in plan.tasks:
         done, evaluation = reached.done[task.name], task.evaluation
@@ -40,8 +37,7 @@ def rest(plan: Plan, reached: Reached) -> Plan:
             evaluation = replace(evaluation, owed=task.name in reached.owed)
         left = task.done + task.steps - done
         tasks.append(replace(task, done=done, steps=left, evaluation=evaluation))
-    made = replace(plan, tasks=tuple(tasks), segments=tuple(_segments(plan, reached)))
-    return replace(made, net=_net(made)) if made.net else made
+    return replace(plan, tasks=tuple(tasks), segments=tuple(_segments(plan, reached)))
 
 
 def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
@@ -60,15 +56,3 @@ def _segments(plan: Plan, reached: Reached) -> Iterator[Segment]:
             raise FormatError(f"segment {index} has tasks that were kept at several points: {held}")
         done, left = max(made), segment.rounds - max(made)
         yield replace(segment, rounds=left, kinds=part(segment.kinds, done, left))
-
-
-def _net(left: Plan) -> Net:
-    """The transfers of what a segment that is left writes before: any node can begin with any
-    task."""
-    assert left.net
-    kept = []
-    for one in left.net.transfers:
-        task, before = parse_id(one.id).task, left.segments[: one.segment]
-        if any(s.rounds and task in left.program(s.program).tasks for s in before):
-            kept.append(one)
-    return replace(left.net, transfers=tuple(kept))

@@ -6,12 +6,12 @@ Segments that share a device or a task run one after the other:
     device 1   |  1: b  |
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from plans.schema import Plan, Program, Segment
-from plans.timing import Runs, duration_us, runs
+from plans.timing import Interval, Runs, duration_us, runs, union
+from plans.view import stored
 
 
 class Run(NamedTuple):
@@ -42,19 +42,49 @@ def predecessors(claimed: Iterable[Iterable[Hashable]]) -> list[set[int]]:
 
 
 def waits_for(plan: Plan) -> list[set[int]]:
-    """For each segment the latest earlier one on each of its devices and tasks."""
-    return predecessors(claims(one.devices, plan.trained(one)) for one in plan.segments)
+    """For each segment the latest earlier one on each of its devices and tasks; where tasks wait on
+    the disk, also of each task that has host bytes of its own."""
+    shared = rivals(plan)
+    return predecessors(
+        [
+            *claims(one.devices, plan.trained(one)),
+            *(pair for name in plan.trained(one) for pair in shared.get(name, ())),
+        ]
+        for one in plan.segments
+    )
 
 
-def rings(plan: Plan, others: Iterable[str], order: Sequence[set[int]]) -> Iterator[str]:
-    """One ring in which segments, and others that are numbered after them, wait for each other."""
-    names = [*(f"segment {index}" for index in range(len(plan.segments))), *others]
-    graph = {names[index]: {names[k] for k in before} for index, before in enumerate(order)}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        ring: list[str] = error.args[1]
-        yield f"{ring[0]}: waits for itself, a deadlock: {' -> '.join(ring)}"
+def regions(plan: Plan) -> dict[str, list[Interval]]:
+    """Host bytes of every task: what is kept of it, and all that its ops touch."""
+    buffers = {buffer.name: buffer for buffer in plan.host.buffers}
+    used = {task.name: {name for name in stored(task) if name in buffers} for task in plan.tasks}
+    for program in plan.programs:
+        for op in program.ops:
+            names = {*op.reads.values(), *op.writes.values()}
+            used.get(op.id.partition(".")[0], set()).update(names & buffers.keys())
+    return {
+        task: union((b.offset, b.offset + b.bytes) for b in map(buffers.__getitem__, names))
+        for task, names in used.items()
+    }
+
+
+def rivals(plan: Plan) -> dict[str, set[tuple[str, str]]]:
+    """For every task the pairs that it makes with tasks that have host bytes of its own; none in a
+    plan in which no task waits on the disk."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    if all(one.read_us is None and one.write_us is None for one in plan.segments):
+        return found
+    active: list[tuple[int, str]] = []
+    spans = ((*span, name) for name, own in regions(plan).items() for span in own)
+    for start, end, name in sorted(spans):
+        active = [other for other in active if other[0] > start]
+        for _, other in active:
+            if other != name:
+                pair = min(name, other), max(name, other)
+                found.setdefault(name, set()).add(pair)
+                found.setdefault(other, set()).add(pair)
+        active.append((end, name))
+    return found
 
 
 def laid_out(runs: Iterable[Run]) -> list[Segment]:

@@ -10,7 +10,7 @@ other processes that these wait for:
 """
 
 from plans.parts.make import parts, whole
-from plans.parts.part import Pair, Part, PhasePart, ProgramPart, Route, SegmentPart, target_of
+from plans.parts.part import Pair, Part, PhasePart, ProgramPart, SegmentPart, target_of
 from plans.parts.split import phase_of, program_parts
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Part",
     "PhasePart",
     "ProgramPart",
-    "Route",
     "SegmentPart",
     "parts",
     "phase_of",

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from plans.order import Kept, begins_away, first_steps, held, host_bytes, moves_of, spans
+from plans.order import Kept, begins_away, first_steps, held, host_bytes, spans
 from plans.parts.part import Pair, Part, ProgramPart, SegmentPart
 from plans.parts.split import program_parts
 from plans.schema import Buffer, Plan, Task
@@ -83,17 +83,15 @@ class _Common:
         self._bytes, self._held, self._spans = host_bytes(plan), held(plan), spans(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.host.buffers}
         self._threads = max(device.threads for device in plan.devices)
-        self._away = [name for name, moves in moves_of(plan).items() if begins_away(moves)]
+        self._away = begins_away(plan)
         self._devices: dict[int, list[int]] = defaultdict(list)  # by process
         self._nodes: dict[int, list[int]] = defaultdict(list)
         for number, (device, rank) in enumerate(zip(plan.devices, ranks, strict=True)):
             self._devices[rank].append(number)
             self._nodes[device.node].append(number)
         self._firsts = {node: min(ranks[d] for d in own) for node, own in self._nodes.items()}
-        transfers = plan.net.transfers if plan.net else ()
         # From all nodes to node 0 goes what is written to files.
-        routes = {(one.source, one.target) for one in transfers}
-        self._routes = sorted(routes | {(node, 0) for node in self._nodes if node})
+        self._routes = sorted(node for node in self._nodes if node)
 
     def part(
         self,
@@ -108,7 +106,7 @@ class _Common:
         node = plan.devices[own[0]].node
         first = self._firsts[node] == rank
         tasks = self._tasks(rank, node, programs)
-        routes = {n: one for n, one in enumerate(self._routes) if first and node in one}
+        routes = {n: one for n, one in enumerate(self._routes) if first and node in (0, one)}
         reached = {n for segment in segments.values() for n in segment.devices.values()}
         return Part(
             devices={number: plan.devices[number] for number in own},
@@ -125,12 +123,12 @@ class _Common:
             spans=tuple(self._spans[node]),
             held=_by_task(self._held[node], tasks),
             buffers=self._named(tasks, programs),
-            away=tuple(name for name in self._away if name in {task.name for task in tasks}),
+            away=tuple(task.name for task in tasks if task.name in self._away),
             pairs=pairs,
             pair_count=pair_count,
             routes=routes,
             route_count=len(self._routes),
-            firsts={n: self._firsts[n] for route in routes.values() for n in route},
+            firsts={n: self._firsts[n] for n in (0, *routes.values())} if routes else {},
         )
 
     def _tasks(self, rank: int, node: int, programs: Iterable[ProgramPart]) -> tuple[Task, ...]:

@@ -8,7 +8,6 @@ from plans.timing import Interval
 from profiles.schema import Numerics, Struct
 
 Pair = tuple[int, int]  # devices of the plan, the sender first
-Route = tuple[int, int]  # nodes, the sender first
 
 
 class PhasePart(Struct, frozen=True):
@@ -80,8 +79,9 @@ class Part(Struct, frozen=True, kw_only=True, dict=True):
     threads: the most of any device. store_bytes: of the host store, of which its node uses `spans`
     and ever keeps the shards `held`. away: tasks that begin on the disk.
     pairs: of all `pair_count` pairs of devices in different processes with an X, those of its own,
-    by number. routes: of all `route_count` ways from the host store of a node to that of another,
-    likewise, if it is the first process of its node; firsts: those of these nodes."""
+    by number. routes: of all `route_count` other nodes, from whose host stores node 0 fetches what
+    it writes to files, its own one, or all in node 0, by number, if it is the first process of its
+    node; firsts: those of these nodes and of node 0."""
 
     devices: dict[int, Device]
     ranks: dict[int, int]
@@ -100,7 +100,7 @@ class Part(Struct, frozen=True, kw_only=True, dict=True):
     away: tuple[str, ...]
     pairs: dict[int, Pair]
     pair_count: int
-    routes: dict[int, Route]
+    routes: dict[int, int]
     route_count: int
     firsts: dict[int, int]
 

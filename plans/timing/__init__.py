@@ -22,20 +22,14 @@ from plans.timing.predict import (
 )
 from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
-    DISK,
-    NET,
     Planned,
-    moves_state,
     plan_stream,
-    planned_moves,
     rank,
     streams,
     timeline,
 )
 
 __all__ = [
-    "DISK",
-    "NET",
     "Interval",
     "Planned",
     "RoundKinds",
@@ -48,12 +42,10 @@ __all__ = [
     "kind_rounds",
     "kinds_of",
     "longest",
-    "moves_state",
     "of_kind",
     "part",
     "phases",
     "plan_stream",
-    "planned_moves",
     "rank",
     "round_compute_us",
     "round_exposed_us",

@@ -24,9 +24,10 @@ class Phase(NamedTuple):
 
 def phases(program: Program, segment: Segment) -> tuple[Phase, ...]:
     """Enter, each run of rounds of one kind, and leave of a segment."""
-    kinds, us, first = kinds_of(program), segment.start_us + program.enter_us, 0
+    kinds, begin, first = kinds_of(program), segment.start_us + (segment.read_us or 0), 0
+    us = begin + program.enter_us
     # A period is above 0 also where all ops of a round take no time.
-    found = [Phase("enter", program.enter, segment.start_us, max(program.period_us, 1), 1)]
+    found = [Phase("enter", program.enter, begin, max(program.period_us, 1), 1)]
     for kind, rounds in runs(segment):
         one = kinds[kind]
         found.append(Phase("round", one.ops, us, max(one.period_us, 1), rounds, first, kind))

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from plans.ops import Lane, Stream, parse_stream
-from plans.schema import Move, Op, Plan, Transfer
+from plans.schema import Op, Plan
 from plans.timing.phases import phases
 
-DISK = "disk"  # the stream of moves between host store and disk
-NET = "net"  # `net.0` is the stream of transfers from node 0
-_LAST = 1_000_000  # where the disk stands among the devices, and behind it the network
 _LANES = tuple(Lane)
 
 
@@ -42,35 +39,25 @@ def plan_stream(stream: str, devices: Sequence[int] | Mapping[int, int]) -> str:
     return str(Stream(devices[device], lane))
 
 
-def moves_state(stream: str) -> bool:
-    """True of the streams that no op of a program has: `disk`, `net.0`."""
-    return stream == DISK or stream.startswith(f"{NET}.")
-
-
 def rank(stream: str) -> tuple[int, int]:
-    """(device, place among its streams, compute first); `host.1` belongs to device 1, the disk
-    comes after all devices, the network after it."""
-    if stream == DISK:
-        return _LAST, 0
-    if moves_state(stream):
-        return _LAST + 1, int(stream.removeprefix(f"{NET}."))
+    """(device, place among its streams, compute first); `host.1` belongs to device 1."""
     device, lane = parse_stream(stream)
     return device, _LANES.index(lane)
 
 
 def streams(plan: Plan) -> list[str]:
-    """The streams of the plan with its disk and network, in order of device."""
+    """The streams of the plan, in order of device."""
     used = {
         plan_stream(op.stream, segment.devices)
         for segment in plan.segments
         for op in plan.program(segment.program).ops
     }
-    return sorted(used | {one.stream for one in planned_moves(plan)}, key=rank)
+    return sorted(used, key=rank)
 
 
 def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planned]:
-    """Every op of every round, segment by segment, then the moves of state; of segment k only the
-    first `rounds[k]` rounds, where they are given."""
+    """Every op of every round, segment by segment; of segment k only the first `rounds[k]` rounds,
+    where they are given."""
     for index, segment in enumerate(plan.segments):
         for phase in phases(plan.program(segment.program), segment):
             most = rounds[index] - phase.first if rounds else phase.rounds
@@ -80,15 +67,3 @@ def timeline(plan: Plan, rounds: Sequence[int] | None = None) -> Iterator[Planne
                     stream = plan_stream(op.stream, segment.devices)
                     times = start + op.start_us, start + op.end_us
                     yield Planned(index, phase.first + number, op, stream, *times)
-    yield from planned_moves(plan)
-
-
-def planned_moves(plan: Plan) -> Iterator[Planned]:
-    """The moves of state in the order of the plan: to and from the disk, as ops of the stream
-    `disk`, and the transfers between nodes, as ops of the stream `net.N` of their source."""
-    moves: list[tuple[Move | Transfer, str]] = []
-    moves += [(move, DISK) for move in (plan.disk.moves if plan.disk else ())]
-    moves += [(one, f"{NET}.{one.source}") for one in (plan.net.transfers if plan.net else ())]
-    for one, stream in moves:
-        op = Op(one.id, stream, one.start_us, one.end_us)
-        yield Planned(one.segment, 0, op, stream, one.start_us, one.end_us)

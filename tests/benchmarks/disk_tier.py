@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from planner.builder import build
 from planner.storage.host_store import housed
-from planner.views.summary import traffic
 from profiles import console
 from profiles.schema import Disk, Rate
 from profiles.units import show_bytes, show_us
@@ -26,12 +25,12 @@ SECONDS = 300.0
 
 def main() -> None:
     """Print the table: of each plan what becomes of it on a host with less memory."""
-    rows = [("GPUs", "disk", "host store", "makespan", "longer", "moves", "busy", "found in")]
+    rows = [("GPUs", "disk", "host store", "makespan", "longer", "reads, writes", "found in")]
     for count in GPUS:
         asked = workload("w1").alike(count=count)
         roomy = build(asked, profile_sha256="0" * 64, seconds=SECONDS)
         us = roomy.prediction.makespan_us
-        rows.append((str(count), "-", show_bytes(roomy.host.bytes), show_us(us), *[""] * 4))
+        rows.append((str(count), "-", show_bytes(roomy.host.bytes), show_us(us), *[""] * 3))
         for name, (read, write) in DISKS.items():
             room, disk = roomy.host.bytes // 3, Disk(1 << 45, Rate(read, 0), Rate(write, 0))
             begun = time.monotonic()
@@ -40,9 +39,10 @@ def main() -> None:
             )
             seconds = time.monotonic() - begun
             last = max(segment.end_us for segment in plan.segments)
-            moves = len(plan.disk.moves) if plan.disk else 0
+            moves = [len([s for s in plan.segments if s.read_us is not None])]
+            moves.append(len([s for s in plan.segments if s.write_us is not None]))
             times = show_us(last), f"{last / us - 1:.2%}"
-            more = str(moves), f"{traffic(plan).busy_us / last:.1%}", f"{seconds:.1f} s"
+            more = ", ".join(map(str, moves)), f"{seconds:.1f} s"
             rows.append((str(count), name, show_bytes(plan.host.bytes), *times, *more))
     print("\n".join(console.columns(rows)))
 

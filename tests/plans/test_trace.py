@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import handmade, noded, timetables
+from support import handmade, timetables
 from support.kinded import kinded, with_kind
 
 from plans import timing
@@ -25,8 +25,8 @@ def _events(data: bytes, phase: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "plan",
-    [timetables.plan(), handmade.fleet(), handmade.pipeline(), handmade.parallel(), noded.turns()],
-    ids=["tasks", "fleet", "pipeline", "parallel", "nodes"],
+    [timetables.plan(), handmade.fleet(), handmade.pipeline(), handmade.parallel()],
+    ids=["tasks", "fleet", "pipeline", "parallel"],
 )
 def test_every_op_is_a_slice_at_its_planned_time(plan: Plan) -> None:
     """The slices of the planned processes are the plan's timeline, no more and no less."""
@@ -130,18 +130,3 @@ def test_ops_of_a_log_are_those_of_their_rounds_kind() -> None:
     told = {(p.round, p.predicted_us) for p in found if p.op.id == slow.id}
     us = slow.end_us - slow.start_us
     assert told == {(0, us + 7), (1, us), (2, us)}
-
-
-def test_transfers_are_slices_of_the_network() -> None:
-    """A thread for each node that sends, beside the devices."""
-    plan = noded.turns()
-    assert plan.net
-    events = json.loads(trace(plan, timetables.log(plan)))["traceEvents"]
-    named = {(e["pid"], e["tid"], e["name"]): e.get("args", {}).get("name") for e in events}
-    found = {
-        (named[e["pid"], 0, "process_name"], named[e["pid"], e["tid"], "thread_name"], e["name"])
-        for e in events
-        if e["ph"] == "X" and ".net." in e["name"]
-    }
-    every = {(f"net.{one.source}", one.id) for one in plan.net.transfers}
-    assert found == {(f"{k} network", *one) for k in ("planned", "actual") for one in every}

@@ -1,14 +1,14 @@
 """What a plan with a disk would do to bytes, tried in many orders; shares no code with the checker.
 
 Every kept byte of the host store has a label: whose it is, which byte of it, after which segment of
-the task. A segment finds its tasks' bytes or does harm; so does what is lost, or never ends.
+the task. A segment finds its tasks' bytes or does harm; so does what is lost.
 """
 
 import random
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from plans.schema import Buffer, Move, Plan
+from plans.schema import Buffer, Plan
 
 Label = object
 
@@ -30,8 +30,7 @@ class _Facts:
     @cached_property
     def bytes(self) -> dict[str, list[int]]:
         """Of every task, what is kept of it."""
-        names = {task.name for task in self.plan.tasks}
-        names |= {move.id.split(".")[0] for move in self.moves}
+        names = (task.name for task in self.plan.tasks)
         return {name: [at for b in self.task(name) for at in units(b)] for name in names}
 
     @cached_property
@@ -45,13 +44,30 @@ class _Facts:
             found[of.name] = [at for buffer in own for at in units(buffer)]
         return found
 
-    @property
-    def moves(self) -> list[Move]:
-        return list(self.plan.disk.moves) if self.plan.disk else []
-
     @cached_property
-    def needs(self) -> dict[str, set[str]]:
-        return _needs(self.plan, self.tasks)
+    def needs(self) -> list[set[int]]:
+        """The earlier segments that each waits for: of its devices, of its tasks and, where tasks
+        wait on the disk, of its bytes."""
+        segments = self.plan.segments
+        swaps = any(one.read_us is not None or one.write_us is not None for one in segments)
+        owners = {b.name: b.name.partition(".")[0] for b in self.plan.host.buffers}
+        touched = {
+            name: {at for b in self.plan.host.buffers if owners[b.name] == name for at in units(b)}
+            for name in self.bytes
+        }
+        claims = []
+        for one in segments:
+            own = self.tasks[one.program]
+            bytes_of = {at for name in own for at in touched[name]} if swaps else set()
+            claims.append(({*one.devices}, {*own}, bytes_of))
+        return [
+            {
+                other
+                for other in range(index)
+                if any(a & b for a, b in zip(claims[index], claims[other], strict=True))
+            }
+            for index in range(len(segments))
+        ]
 
 
 @dataclass
@@ -88,27 +104,25 @@ def disk_harm(plan: Plan, orders: int = 12) -> str | None:
 def _run(facts: _Facts, draw: random.Random) -> str | None:
     plan, needs = facts.plan, facts.needs
     world = _World(facts, versions={task.name: 0 for task in plan.tasks})
-    away = _first(plan)
+    away = _first(facts)
     for name in (*away, *(task.name for task in plan.tasks if task.name not in away)):
         world.write(name, 0)
         if name in away:
             world.files[name] = {at: world.store.pop(at, None) for at in world.bytes(name)}
-    running: list[str] = []
-    done: set[str] = set()
-    while len(done) < len(plan.segments) + len(facts.moves):
-        ready = [n for n in needs if n not in done and n not in running and needs[n] <= done]
-        if not ready and not running:
-            return "nothing can begin any more"
-        node = draw.choice(sorted(ready) + running)
-        begin = node not in running
-        step = _segment(world, node, begin) if node.isdigit() else _move(world, node, begin)
-        if step:
-            return f"{'start' if begin else 'end'} of {node}: {step}"
+    running: list[int] = []
+    done: set[int] = set()
+    while len(done) < len(plan.segments):
+        open_ = [n for n in range(len(needs)) if n not in done and n not in running]
+        ready = [n for n in open_ if needs[n] <= done]
+        index = draw.choice(ready + running)
+        begin = index not in running
+        if step := _begins(world, index) if begin else _ends(world, index):
+            return f"{'start' if begin else 'end'} of segment {index}: {step}"
         if begin:
-            running.append(node)
+            running.append(index)
         else:
-            running.remove(node)
-            done.add(node)
+            running.remove(index)
+            done.add(index)
     return _over(world)
 
 
@@ -124,67 +138,44 @@ def _over(world: _World) -> str | None:
     return None
 
 
-def _first(plan: Plan) -> list[str]:
+def _first(facts: _Facts) -> list[str]:
     """The tasks that begin on the disk."""
-    first: dict[str, str] = {}
-    for move in plan.disk.moves if plan.disk else ():
-        first.setdefault(move.id.split(".")[0], move.id.split(".")[2])
-    return [name for name, kind in first.items() if kind.startswith("P")]
+    first: dict[str, bool] = {}
+    for segment in facts.plan.segments:
+        for name in facts.tasks[segment.program]:
+            first.setdefault(name, segment.read_us is not None)
+    return [name for name, reads in first.items() if reads]
 
 
-def _needs(plan: Plan, tasks: dict[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    needs: dict[str, set[str]] = {}
-    for index, one in enumerate(plan.segments):
-        needs[str(index)] = {
-            str(other)
-            for other in range(index)
-            for two in [plan.segments[other]]
-            if {*one.devices} & {*two.devices} or {*tasks[one.program]} & {*tasks[two.program]}
-        }
-    before = None
-    for move in plan.disk.moves if plan.disk else ():
-        needs[move.id] = {before} if before else set()
-        if ".S" in move.id:
-            needs[move.id].add(str(move.segment))
-        elif str(move.segment) in needs:
-            needs[str(move.segment)].add(move.id)
-        before = move.id
-    return needs
-
-
-def _segment(world: _World, node: str, begin: bool) -> str | None:
-    """What a segment does to the host store: it changes what its tasks keep, and uses scratch."""
-    program = world.facts.plan.segments[int(node)].program
-    for name in world.facts.tasks[program]:
-        if not world.holds(name, world.versions[name] if begin else node):
+def _begins(world: _World, index: int) -> str | None:
+    """A segment finds its tasks in the store, or reads them; then it changes what they keep, and
+    uses scratch."""
+    segment = world.facts.plan.segments[index]
+    for name in world.facts.tasks[segment.program]:
+        if segment.read_us is not None:
+            if name not in world.files:
+                return "there is nothing on the disk"
+            world.store |= world.files[name]
+        if not world.holds(name, world.versions[name]):
             return f"the state of {name} is not where it should be"
-    for at in world.facts.scratch[program]:
-        if not begin and world.store.get(at) != ("scratch", node):
-            return f"byte {at} was written by somebody else"
-        if begin or at in world.store:
-            world.store[at] = ("scratch", node)
-    for name in world.facts.tasks[program]:
-        world.versions[name] += not begin
-        world.write(name, node if begin else world.versions[name])
+    for at in world.facts.scratch[segment.program]:
+        world.store[at] = ("scratch", index)
+    for name in world.facts.tasks[segment.program]:
+        world.write(name, f"segment {index}")
     return None
 
 
-def _move(world: _World, node: str, begin: bool) -> str | None:
-    name, places = node.split(".")[0], world.bytes(node.split(".")[0])
-    if ".S" in node:
-        if not world.holds(name, world.versions[name]):
-            return "what it writes to the disk is not the task's state"
-        if not begin:
-            world.files[name] = {at: world.store[at] for at in places}
-            for at in places:
-                del world.store[at]
-        return None
-    if name not in world.files:
-        return "there is nothing on the disk"
-    if begin:
-        world.store |= dict.fromkeys(places, ("loading", node))
-        return None
-    if any(world.store.get(at) != ("loading", node) for at in places):
-        return "somebody wrote to where it reads from the disk"
-    world.store |= world.files.pop(name)
+def _ends(world: _World, index: int) -> str | None:
+    """Everything is as the segment has left it; it writes its tasks to the disk, if it does."""
+    segment = world.facts.plan.segments[index]
+    for at in world.facts.scratch[segment.program]:
+        if world.store.get(at) not in (("scratch", index), None):
+            return f"byte {at} was written by somebody else"
+    for name in world.facts.tasks[segment.program]:
+        if not world.holds(name, f"segment {index}"):
+            return f"the state of {name} is not where it should be"
+        world.versions[name] += 1
+        world.write(name, world.versions[name])
+        if segment.write_us is not None:
+            world.files[name] = {at: world.store[at] for at in world.bytes(name)}
     return None

@@ -1,7 +1,6 @@
 """Handmade plans whose tasks wait on the disk in turn, and what else one needs to try them."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 from support import handmade
@@ -13,14 +12,14 @@ from support.retime import foretold
 from support.streaming import streamed_part
 
 from executor.workload.task import Task
-from plans.ops import parse_id
-from plans.order import kept_bytes
-from plans.schema import Buffer, Disk, Move, Plan
+from plans.schema import Buffer, Plan
+from plans.timing import duration_us
 from profiles.codec import align
 
 MOVE_US = 35
 
-Moves = Sequence[tuple[str, int]]  # (id, segment)
+Made = tuple[Plan, Sequence[Sequence[str]], Collection[int], Collection[int]]
+"""A plan, the tasks that share a place, and the segments that read and write."""
 
 
 def together(plan: Plan, rooms: Iterable[Sequence[str]]) -> Plan:
@@ -42,58 +41,43 @@ def together(plan: Plan, rooms: Iterable[Sequence[str]]) -> Plan:
     )
 
 
-def with_moves(plan: Plan, moves: Moves) -> Plan:
-    """The plan with these moves, honestly timed."""
-    queue = tuple(Move(name, segment, 0, MOVE_US) for name, segment in moves)
-    ever = {name.partition(".")[0] for name, _ in moves}
-    size = sum(kept_bytes(task) for task in plan.tasks if task.name in ever)
-    return timed(replace(plan, disk=Disk(max(1, size), size, queue)))
+def swapping(plan: Plan, reads: Collection[int], writes: Collection[int]) -> Plan:
+    """The plan whose segments of these numbers read and write their tasks, honestly timed."""
+    segments = tuple(
+        replace(
+            segment,
+            read_us=MOVE_US if index in reads else None,
+            write_us=MOVE_US if index in writes else None,
+        )
+        for index, segment in enumerate(plan.segments)
+    )
+    return timed(replace(plan, segments=segments))
 
 
-def counted(moves: Iterable[Move]) -> list[tuple[str, int]]:
-    """The moves with the names that their order gives them."""
-    counts: Counter[str] = Counter()
-    named = []
-    for move in moves:
-        name, _, kind = move.id.split(".")
-        head = f"{name}.disk.{kind[0]}"
-        named.append((f"{head}{counts[head]}", move.segment))
-        counts[head] += 1
-    return named
+def touched(plan: Plan) -> dict[str, set[int]]:
+    """For every task the units of 256 bytes of the host store that are named after it."""
+    found: dict[str, set[int]] = {task.name: set() for task in plan.tasks}
+    for buffer in plan.host.buffers:
+        begin, end = buffer.offset // 256, -(-(buffer.offset + buffer.bytes) // 256)
+        found.setdefault(buffer.name.partition(".")[0], set()).update(range(begin, end))
+    return found
 
 
 def timed(plan: Plan) -> Plan:
-    """Segments and moves as early as the order allows, with the lengths that they have; a plan in
-    which some wait for each other in a ring gets any times."""
+    """Segments as early as the order allows."""
     programs = {program.name: program for program in plan.programs}
-    moves, segments = list(plan.disk.moves if plan.disk else ()), list(plan.segments)
-    for _ in range(len(moves) + len(segments) + 1):
-        before = moves, segments
-        free: dict[str, int] = {}
-        made = []
-        for index, segment in enumerate(segments):
-            names = programs[segment.program].tasks if segment.program in programs else ()
-            claims = [*(f"d{d}" for d in segment.devices), *(f"t{name}" for name in names)]
-            fetched = [m.end_us for m in moves if m.segment == index and _kind(m) == "P"]
-            start = max([0, *fetched, *(free.get(claim, 0) for claim in claims)])
-            end = start + segment.end_us - segment.start_us
-            free |= dict.fromkeys(claims, end)
-            made.append(replace(segment, start_us=start, end_us=end))
-        end, queue = 0, []
-        for move in moves:
-            spills = _kind(move) == "S" and move.segment < len(made)
-            start = max(end, made[move.segment].end_us if spills else 0)
-            end = start + MOVE_US
-            queue.append(replace(move, start_us=start, end_us=end))
-        moves, segments = queue, made
-        if before == (moves, segments):
-            break
-    disk = replace(plan.disk, moves=tuple(moves)) if plan.disk else None
-    return foretold(replace(plan, segments=tuple(segments), disk=disk))
-
-
-def _kind(move: Move) -> str:
-    return parse_id(move.id).kind
+    swaps = any(s.read_us is not None or s.write_us is not None for s in plan.segments)
+    places, made = touched(plan), list[tuple[set[str], set[int], int]]()
+    segments = []
+    for segment in plan.segments:
+        program = programs[segment.program]
+        own = {*map(str, segment.devices), *program.tasks}
+        bytes_of = set().union(*(places[name] for name in program.tasks)) if swaps else set()
+        start = max((end for users, at, end in made if users & own or at & bytes_of), default=0)
+        end = start + duration_us(program, segment.rounds, segment.kinds) + segment.disk_us
+        made.append((own, bytes_of, end))
+        segments.append(replace(segment, start_us=start, end_us=end))
+    return foretold(replace(plan, segments=tuple(segments)))
 
 
 def solos(parts: Sequence[Part], runs: Sequence[tuple[str, int, int]]) -> Plan:
@@ -102,56 +86,45 @@ def solos(parts: Sequence[Part], runs: Sequence[tuple[str, int, int]]) -> Plan:
     return handmade.assemble(parts, programs, [(name, (at,), n) for name, at, n in runs])
 
 
-def in_turn() -> tuple[Plan, Sequence[Sequence[str]], Moves]:
+def in_turn() -> Made:
     """Tasks a, b, c in three segments each on one device, one place in the store for all three."""
     parts = [streamed_part("a"), resident_part("b", steps=6), packed_part("c")]
     runs = [("a", 0, 2), ("b", 0, 2), ("c", 0, 1), ("a", 0, 1), ("b", 0, 2), ("c", 0, 1)]
     plan = solos(parts, [*runs, ("a", 0, 1), ("b", 0, 2), ("c", 0, 2)])
-    moves = [("a.disk.S0", 0)]
-    for index in range(1, 9):
-        name, again = "abc"[index % 3], index // 3
-        count = again if name != "a" else again - 1
-        moves += [(f"{name}.disk.P{count}", index), (f"{name}.disk.S{again}", index)]
-    return plan, [["a", "b", "c"]], moves[:-1]
+    return plan, [["a", "b", "c"]], range(1, 9), range(8)
 
 
-def two_rooms() -> tuple[Plan, Sequence[Sequence[str]], Moves]:
+def two_rooms() -> Made:
     """Tasks a and b in one place, c and d in another, on two devices that they all use."""
     parts = [streamed_part("a"), resident_part("b"), saved_part("c"), streamed_part("d", shards=2)]
     runs = [("a", 0, 2), ("c", 1, 2), ("b", 1, 1), ("d", 0, 3), ("a", 1, 2), ("b", 0, 3)]
     plan = solos(parts, [*runs, ("c", 1, 2), ("d", 0, 1)])
-    moves = [("a.disk.S0", 0), ("b.disk.P0", 2), ("c.disk.S0", 1), ("d.disk.P0", 3)]
-    moves += [("b.disk.S0", 2), ("a.disk.P0", 4), ("a.disk.S1", 4), ("b.disk.P1", 5)]
-    return plan, [["a", "b"], ["c", "d"]], [*moves, ("d.disk.S0", 3), ("c.disk.P0", 6), *_LAST]
+    return plan, [["a", "b"], ["c", "d"]], range(2, 8), (0, 1, 2, 3, 4, 6)
 
 
-_LAST = (("c.disk.S1", 6), ("d.disk.P1", 7))
-
-
-def beside() -> tuple[Plan, Sequence[Sequence[str]], Moves]:
+def beside() -> Made:
     """Task a stays in the store; b and c, each with a device, share a place beside it."""
     parts = [streamed_part("a"), resident_part("b", steps=2), saved_part("c")]
     plan = solos(parts, [("a", 0, 2), ("b", 1, 2), ("c", 2, 4), ("a", 0, 2)])
-    return plan, [["a"], ["b", "c"]], [("b.disk.S0", 1), ("c.disk.P0", 2)]
+    return plan, [["a"], ["b", "c"]], [2], [1]
 
 
 DISKED = {"in-turn": in_turn, "two-rooms": two_rooms, "beside": beside}
 
 
 def disked(name: str) -> Plan:
-    """One of the handmade plans with moves; its sizes are those of handmade parts."""
-    plan, rooms, moves = DISKED[name]()
-    return with_moves(together(plan, rooms), moves)
+    """One of the handmade plans whose tasks wait; its sizes are those of handmade parts."""
+    plan, rooms, reads, writes = DISKED[name]()
+    return swapping(together(plan, rooms), reads, writes)
 
 
 def ready(name: str) -> tuple[Plan, list[Task]]:
     """One of the plans cut to real tasks, and these; `plain` of it is the same without a disk."""
-    plan, rooms, moves = DISKED[name]()
+    plan, rooms, reads, writes = DISKED[name]()
     tasks = tasks_for(plan)
-    return with_moves(together(fit(plan, tasks), rooms), moves), tasks
+    return swapping(together(fit(plan, tasks), rooms), reads, writes), tasks
 
 
 def plain(plan: Plan) -> Plan:
-    """The plan with a place in the store for every task, and no moves."""
-    apart = together(plan, [[task.name] for task in plan.tasks])
-    return timed(replace(apart, disk=None))
+    """The plan with a place in the store for every task, and nothing read or written."""
+    return swapping(together(plan, [[task.name] for task in plan.tasks]), (), ())

@@ -162,28 +162,15 @@ def missing_ops() -> Tree:
 def many_stays() -> Tree:
     """Two tasks of many shards that come and go often, in the same bytes."""
     plan = tree("fleet")
-    moves = []
-    for number, task in enumerate(plan["tasks"]):
+    for task in plan["tasks"]:
         shard = task["shards"][0] | {"in_bytes": 256}
         task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(450)]
         plan["host"]["buffers"] += [
             {"name": f"{task['name']}.s{n}.state", "space": "host", "offset": 0, "bytes": 768}
             for n in range(9, 450)
         ]
-        plan["segments"] += [plan["segments"][number]] * 1000
-    moves += [("a", "S", 0), ("b", "P", 1), ("b", "S", 1), ("a", "P", 2)]
-    for n in range(2, 1001):
-        moves += [("a", "S", n), ("b", "P", 1000 + n), ("b", "S", 1000 + n), ("a", "P", n + 1)]
-    moves += [("a", "S", 1001), ("b", "P", 2001)]
-    counts: dict[str, int] = {}
-    rows = []
-    for task, kind, segment in moves:
-        head = f"{task}.disk.{kind}"
-        count = counts[head] = counts.get(head, -1) + 1
-        rows.append({"id": f"{head}{count}", "segment": segment, "start_us": 0, "end_us": 0})
-    size = sum(s["param_bytes"] + s["state_bytes"] for t in plan["tasks"] for s in t["shards"])
-    plan["disk"] = {"budget_bytes": size, "bytes": size, "moves": rows}
-    plan["disk"]["moves"] = _cut(rows, plan)
+    moved = [segment | {"read_us": 0, "write_us": 0} for segment in plan["segments"]]
+    plan["segments"] = _cut(moved * 20_000, plan)
     return plan
 
 
@@ -263,11 +250,6 @@ def long_names() -> Tree:
 def long_numbers() -> Tree:
     plan = tree("resident")
     plan["programs"][0]["round"][0]["id"] = f"a.batch.P{'9' * 6000}"
-    plan["disk"] = {
-        "budget_bytes": 1,
-        "bytes": 0,
-        "moves": [{"id": f"a.disk.S{'9' * 6000}", "segment": 0, "start_us": 0, "end_us": 0}],
-    }
     return plan
 
 
@@ -320,28 +302,13 @@ def many_nodes(most: int = MOST_BYTES) -> Tree:
     return plan
 
 
-def many_transfers() -> Tree:
-    """Transfers back and forth, each for the last segment of many."""
-    plan = tree("moved")
-    plan["devices"][1]["node"] = 1
-    plan["segments"] *= 3000
-    plan["net"] = {"bytes": 0, "transfers": []}
-    ends = ({"source": n % 2, "target": 1 - n % 2, "shards": [0]} for n in range(20_000))
-    names = (
-        {"id": f"a.net.X{n}", "segment": 5999, "start_us": 0, "end_us": 0} for n in range(20_000)
-    )
-    rows = _cut([{**name, **end} for name, end in zip(names, ends, strict=True)], plan)
-    plan["net"] = {"bytes": 1280 * len(rows), "transfers": rows}
-    return plan
-
-
 HOSTILE: dict[str, Callable[..., Tree]] = {
     made.__name__: made
     for made in (
         *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),
         *(strange_tasks, strange_edges, many_streams, many_races, many_ends, many_rings),
         *(missing_ops, many_stays, many_programs, many_segments, long_names, long_numbers),
-        *(many_devices, many_bounds, no_values, many_ways, many_nodes, many_transfers),
+        *(many_devices, many_bounds, no_values, many_ways, many_nodes),
         *(many_kinds, many_runs, too_many_kinds),
     )
 }

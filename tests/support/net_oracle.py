@@ -1,17 +1,17 @@
 """What a plan on several nodes would do to bytes, from its first segment to its last; shares no
 code with the checker.
 
-Every node has a host store of its own that begins with all tasks. Segments, transfers and the ops
-of each segment run in random orders that the plan leaves open; ops hash what they read.
+Every node has a host store of its own that begins with all tasks. Segments and the ops of each
+segment run in random orders that the plan leaves open; ops hash what they read.
 """
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 from support.emulate import Harm, Machine, Seen, first_values, kept, need, reference
-from support.noded import every_op, node_of, shard_of, size, taken
+from support.noded import every_op, node_of, shard_of, taken
 from support.oracle import graph_of, in_random_order, none_race
 
 from plans.schema import Buffer, Plan, Program, Segment
@@ -33,16 +33,10 @@ def net_harm(plan: Plan, orders: int = 2) -> str | None:
 
 
 def _static(plan: Plan) -> None:
-    transfers = plan.net.transfers if plan.net else ()
-    nodes = {device.node for device in plan.devices}
-    for one in transfers:
-        need({one.source, one.target} <= nodes and one.source != one.target, f"{one.id}: nodes")
-    need(sum(size(plan, t) for t in transfers) == (plan.net.bytes if plan.net else 0), "net bytes")
-    for node in nodes:
+    for node in {device.node for device in plan.devices}:
         need(taken(plan, node) <= plan.host.budget_bytes, f"node {node} is too small")
     for segment in plan.segments:
-        program = plan.program(segment.program)
-        _apart(plan, program, segment)
+        _apart(plan, plan.program(segment.program), segment)
 
 
 def _apart(plan: Plan, program: Program, segment: Segment) -> None:
@@ -66,27 +60,17 @@ def _apart(plan: Plan, program: Program, segment: Segment) -> None:
         none_race(*graph_of(ops, rounds, rounds=rounds > 1), own)
 
 
-def _needs(plan: Plan) -> dict[str, set[str]]:
-    """What each segment, by its number, and each transfer waits for."""
-    needs: dict[str, set[str]] = {}
+def _needs(plan: Plan) -> list[set[int]]:
+    """What each segment waits for."""
     tasks = [{*plan.trained(one)} for one in plan.segments]
-    for index, one in enumerate(plan.segments):
-        needs[str(index)] = {
-            str(other)
+    return [
+        {
+            other
             for other in range(index)
             if {*one.devices} & {*plan.segments[other].devices} or tasks[index] & tasks[other]
         }
-    transfers = plan.net.transfers if plan.net else ()
-    for place, transfer in enumerate(transfers):
-        task = transfer.id.split(".")[0]
-        before = {str(k) for k in range(min(transfer.segment, len(tasks))) if task in tasks[k]}
-        for other in transfers[:place]:
-            ends = {transfer.source, transfer.target} & {other.source, other.target}
-            if ends or other.id.split(".")[0] == task:
-                before.add(other.id)
-        needs[transfer.id] = before
-        needs[str(transfer.segment)].add(transfer.id)
-    return needs
+        for index, one in enumerate(plan.segments)
+    ]
 
 
 def _run(plan: Plan, rng: random.Random) -> None:
@@ -95,21 +79,13 @@ def _run(plan: Plan, rng: random.Random) -> None:
     seen: Seen = {}
     for one, _ in wanted.values():
         seen |= one
-    transfers = {one.id: one for one in (plan.net.transfers if plan.net else ())}
-    needs, done = _needs(plan), set[str]()
+    needs, done = _needs(plan), set[int]()
     steps = {task.name: 0 for task in plan.tasks}
     while len(done) < len(needs):
-        ready = [name for name, before in needs.items() if name not in done and before <= done]
-        need(bool(ready), "nothing can begin any more")
-        name = rng.choice(ready)
-        done.add(name)
-        if name in transfers:
-            one = transfers[name]
-            for buffer in _carried(plan, name.split(".")[0], one.shards):
-                place = slice(buffer.offset, buffer.offset + buffer.bytes)
-                stores[one.target][place] = stores[one.source][place]
-        else:
-            _segment(plan, plan.segments[int(name)], stores, steps, seen, rng)
+        ready = [at for at, before in enumerate(needs) if at not in done and before <= done]
+        index = rng.choice(ready)
+        done.add(index)
+        _segment(plan, plan.segments[index], stores, steps, seen, rng)
     for _, final in wanted.values():
         _over(plan, stores, final)
 
@@ -125,12 +101,6 @@ def _first(plan: Plan) -> Stores:
                 for store in stores.values():
                     store[host[name].offset : host[name].offset + len(value)] = value
     return stores
-
-
-def _carried(plan: Plan, task: str, shards: tuple[int, ...]) -> Iterator[Buffer]:
-    for buffer in plan.host.buffers:
-        if shard_of(buffer.name) in {f"{task}.s{number}" for number in shards}:
-            yield buffer
 
 
 def _segment(

@@ -26,8 +26,7 @@ def retimed(plan: Plan) -> Plan:
 
 def foretold(plan: Plan) -> Plan:
     """The plan with the makespan that follows from its times."""
-    moves = plan.disk.moves if plan.disk else ()
-    makespan = max(entry.end_us for entry in (*plan.segments, *moves))
+    makespan = max(segment.end_us for segment in plan.segments)
     return replace(plan, prediction=replace(plan.prediction, makespan_us=makespan))
 
 

@@ -31,6 +31,7 @@ from executor.driver import Options, Result
 from executor.errors import text_of
 from executor.records.manifest import manifest_of
 from executor.workload.task import Task
+from plans.order import waiting
 from plans.schema import Plan
 
 _LOOK_S, _LATE_S = 0.02, 100  # between two looks for a job; that one may be late
@@ -70,8 +71,8 @@ def done(job: Job, folder: Path) -> Bits:
         if len(job.plans) > 1:
             here, before = folder / f"{number}", folder / f"{number - 1}"
             options = replace(options, checkpoints=here, resume=before)
-        if plan.disk:
-            options = replace(options, disk=folder / "disk")
+        if waiting(plan) and not options.checkpoints:
+            options = replace(options, checkpoints=folder / f"disk-{number}")
         with pytest.MonkeyPatch.context() as patched:
             if job.pauses_us:
                 pausing(patched, number, job.pauses_us)

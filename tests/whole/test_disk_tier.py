@@ -14,6 +14,7 @@ from torch.optim import SGD, AdamW
 
 import plans
 from executor.workload.task import Task
+from plans.order import waiting
 
 pytestmark = pytest.mark.usefixtures("alone", "untimed")
 
@@ -72,11 +73,11 @@ def test_tasks_that_wait_on_the_disk_train_like_alone(
     succeeded(planner_cli(*ask))
     succeeded(planner_cli("check", "plan.json"))
     plan = plans.load("plan.json")
-    assert plan.disk
+    assert waiting(plan)
     assert plan.host.bytes <= size < bare
     run = ("run", "plan.json", "-o", "run.jsonl", "--save", "saved")
-    refused(executor_cli(*run), 2, "--disk DIR")
-    succeeded(executor_cli(*run, "--disk", "away"))
+    refused(executor_cli(*run), 2, "--checkpoints DIR")
+    succeeded(executor_cli(*run, "--checkpoints", "away"))
     ask = ("compare", "plan.json", "run.jsonl", "--json", "--gantt", "run.png")
     compared = json.loads(succeeded(planner_cli(*ask)).out)
     assert compared["missing"] == 0

@@ -1,7 +1,6 @@
-"""Copies from the host store of one node to that of another one, between their first processes.
+"""Copies from the host store of another node to that of node 0, between their first processes.
 
-Every route has a group of its own, made and used once at the start, and every job on it a tag: jobs
-do not wait for each other.
+Every node has a group with node 0, made and used once at the start.
 """
 
 import threading
@@ -17,7 +16,7 @@ from torch import Tensor
 from executor.distributed.links import groups
 from executor.errors import text_of
 from plans.order import values
-from plans.parts import Part, Route
+from plans.parts import Part
 
 PIECE = 16 << 20  # bytes of one message
 _AT_ONCE = 2  # messages under way, so that no end waits for the other between two
@@ -25,19 +24,18 @@ _TELL_S = 0.2  # between two reports that it goes on
 
 
 class Job(NamedTuple):
-    """Some shards of a task on their way from one node to another; the number is nobody else's."""
+    """Some shards of a task on their way from a node to node 0; the number is nobody else's."""
 
     number: int
     task: str
     shards: tuple[int, ...]
     source: int
-    target: int
 
 
 class Carrier:
     """The ends of all jobs in this process, the first of its node, whose store is `flat`."""
 
-    def __init__(self, part: Part, flat: Tensor, groups: Mapping[Route, dist.ProcessGroup]) -> None:
+    def __init__(self, part: Part, flat: Tensor, groups: Mapping[int, dist.ProcessGroup]) -> None:
         self._part, self._flat, self._groups = part, flat, groups
 
     def start(self, job: Job, moved: Callable[[], None], ended: Callable[[str], None]) -> None:
@@ -55,9 +53,8 @@ class Carrier:
         threading.Thread(target=carry, daemon=True, name=f"job {job.number}").start()
 
     def _carry(self, job: Job, moved: Callable[[], None]) -> None:
-        group = self._groups[job.source, job.target]
-        ranks = dist.get_process_group_ranks(group)
-        sender, receiver = ranks if job.source < job.target else reversed(ranks)
+        group = self._groups[job.source]
+        receiver, sender = dist.get_process_group_ranks(group)
         told, under_way = time.monotonic(), deque[dist.Work]()
         for piece in self._pieces(job):
             if self._part.node == job.source:
@@ -82,9 +79,6 @@ class Carrier:
 
 def carrier(part: Part, flat: Tensor) -> Carrier:
     """The carrier of a process that has this part of the plan."""
-    ends = {
-        number: (part.firsts[source], part.firsts[target])
-        for number, (source, target) in part.routes.items()
-    }
+    ends = {number: (part.firsts[node], part.firsts[0]) for number, node in part.routes.items()}
     made = groups(part.route_count, ends, "gloo")
     return Carrier(part, flat, {part.routes[number]: group for number, group in made})

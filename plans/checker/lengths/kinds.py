@@ -72,9 +72,9 @@ def _judged(plan: Plan, task: Task) -> Iterator[str]:
         )
 
 
-def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator[str]:
+def kinds_shape(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
     """The kinds of rounds of a program and their tokens are possible for its task, and not too many
-    to prove each for all the ways in which segments place the program on nodes."""
+    to prove."""
     measured = [tasks[name] for name in program.tasks if tasks[name].lengths]
     where = f"{program.name}:"
     if not measured:
@@ -87,9 +87,8 @@ def kinds_shape(program: Program, tasks: dict[str, Task], ways: int) -> Iterator
     if program.evaluates and program.kinds:
         yield f"{where} evaluates {task.name} in {1 + len(program.kinds)} kinds of rounds, not one"
     kinds = kinds_of(program)
-    if program.kinds and (all_ways := len(kinds) * max(ways, 1)) > MOST_KINDS:
-        placed = f", placed on nodes in {ways} ways: {all_ways} to prove" if ways > 1 else ""
-        yield f"{where} has {len(kinds)} kinds of rounds{placed}, expected at most {MOST_KINDS}"
+    if program.kinds and len(kinds) > MOST_KINDS:
+        yield f"{where} has {len(kinds)} kinds of rounds, expected at most {MOST_KINDS}"
     for number, kind in enumerate(kinds):
         yield from _tokens(f"{where} kind {number}", kind.tokens, task)
 

@@ -4,8 +4,7 @@
     devices on 0 and 1    a.s0.P0 on 1.h2d reads a.s0.param@1, of space host@1
 
 So the rules about a program's races and values hold as they are: what lies in the store of another
-node is another buffer. Segments whose devices are alike on the same or on other nodes need but one
-proof, as all stores have the same buffers at the same offsets.
+node is another buffer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,41 +18,45 @@ from plans.view import Entry, View
 Nodes = tuple[int, ...]
 """The node of each of a program's devices."""
 
-Ways = dict[Nodes, Nodes]
-"""The ways in which segments place a program's devices on nodes: for each, with its nodes counted
-by first appearance, those of the first such segment."""
+
+def program_nodes(plan: Plan) -> dict[str, Nodes]:
+    """The nodes of every program that a segment runs on devices that the plan has: those of the
+    first such segment."""
+    found: dict[str, Nodes] = {}
+    for _, program, nodes in _placed(plan):
+        found.setdefault(program, nodes)
+    return found
 
 
-MOST_WAYS = 32
-"""So many ways of a program are proven; a plan with more is refused."""
+def nodes_kept(plan: Plan, placed: Mapping[str, Nodes]) -> Iterator[str]:
+    """The devices of a program are on the same nodes in all segments."""
+    for index, program, nodes in _placed(plan):
+        if nodes != placed[program]:
+            yield (
+                f"segment {index}: runs {program!r} on devices of nodes {_row(nodes)}, expected "
+                f"nodes {_row(placed[program])}, as before; a task keeps its nodes"
+            )
 
 
-def ways(plan: Plan) -> dict[str, Ways]:
-    """The ways of every program that a segment runs on devices that the plan has."""
-    found: dict[str, Ways] = {}
-    for segment in plan.segments:
+def _placed(plan: Plan) -> Iterator[tuple[int, str, Nodes]]:
+    """The program and the nodes of each segment that names devices as it should."""
+    for index, segment in enumerate(plan.segments):
         program = plan.program_of(segment)
         if program is None or program.devices != len(segment.devices):
             continue
         if max(segment.devices) < len(plan.devices):
-            nodes = nodes_of(plan, segment)
-            found.setdefault(program.name, {}).setdefault(_pattern(nodes), nodes)
-    return found
+            yield index, program.name, nodes_of(plan, segment)
 
 
-def ways_few(placed: Mapping[str, Ways]) -> Iterator[str]:
-    """Segments place the devices of a program on nodes in few ways: each takes a proof."""
-    for program, found in placed.items():
-        if len(found) > MOST_WAYS:
-            yield (
-                f"{program}: its segments place its devices on nodes in {len(found)} ways, "
-                f"expected at most {MOST_WAYS}"
-            )
-
-
-def _pattern(nodes: Nodes) -> Nodes:
+def pattern(nodes: Nodes) -> Nodes:
+    """The nodes, counted by first appearance: of programs with the same ones but one needs a
+    proof, as all stores have the same buffers at the same offsets."""
     places = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
     return tuple(places[node] for node in nodes)
+
+
+def _row(nodes: Nodes) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def on_nodes(nodes: Nodes) -> str:
@@ -65,8 +68,7 @@ def on_nodes(nodes: Nodes) -> str:
 def spread(view: View, nodes: Nodes) -> View:
     """The view of a program whose devices are on these nodes; the same where they are on one.
 
-    Before enter a shard is in the stores in which the program looks for it, after leave in those
-    that it has written, if it has."""
+    A shard is in the stores in which the program uses it, before enter and after leave."""
     if len(set(nodes)) < 2:
         return view
     host = {name for name, buffer in view.buffers.items() if buffer.space == "host"}
@@ -97,10 +99,8 @@ def spread(view: View, nodes: Nodes) -> View:
         ),
     )
     found = uses(view.program, view.tasks.values(), nodes)
-    begins, ends = dict[str, Entry](), dict[str, Entry]()
+    begins = dict[str, Entry]()
     for name, entry in view.begins.items():
-        use = found[entry.task, entry.shard]
-        read = use.reads or {nodes[0]}
-        begins |= {there(name, node): entry for node in read}
-        ends |= {there(name, node): entry for node in use.writes or read}
-    return View(program, view.tasks, made, begins, ends)
+        own = found[entry.task, entry.shard] or {nodes[0]}
+        begins |= {there(name, node): entry for node in own}
+    return View(program, view.tasks, made, begins, begins)

@@ -11,8 +11,6 @@ from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
 from support.fit import fit
-from support.netted import moving
-from support.parts import resident_part
 from support.plain import train
 from support.retime import foretold
 from support.same import assert_same
@@ -109,33 +107,6 @@ def test_a_plan_that_begins_a_task_too_soon_is_refused() -> None:
     assert violations(structs.replace(plan, tasks=owners)) == [
         "segment 1: starts at 700000 µs but task 'b' may not begin before 700001 µs"
     ]
-
-
-def moved() -> Plan:
-    """A plan whose task a goes from node 0 to node 1 and back, and whose task b stays on node 1."""
-    parts = [streamed_part("a"), resident_part("b", steps=2)]
-    programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
-    runs = [("a", (0,), 1), ("b", (1,), 2), ("a", (1,), 1), ("a", (0,), 2)]
-    return moving(handmade.assemble(parts, programs, runs), (0, 1))
-
-
-def test_a_segment_waits_for_its_task_to_come_from_another_node() -> None:
-    """And a transfer for the segment that it takes the task from."""
-    turns = Turns(moved())
-    assert turns.names[4:] == ["a.net.X0", "a.net.X1"]
-    for wanted in ([0, 1], [4], [2], [5], [3], []):
-        assert turns.ready() == wanted
-        for index in wanted:
-            turns.begin(index)
-        for index in wanted:
-            turns.end(index)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_task_that_ends_early_goes_to_no_other_node(whole: bool) -> None:
-    turns = Turns(moved())
-    turns.skip("a", whole=whole)
-    assert list(turns.waiting) == [1]
 
 
 @pytest.mark.parametrize("alike", [True, False])

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from support import small_tasks
 from support.agents import Ended, on_nodes
 from support.cli import executor_cli, planner_cli, refused, succeeded
-from support.netted import moving, relaid
+from support.netted import on_nodes as placed
+from support.netted import relaid
 from support.steady import steady
 
 import plans
@@ -73,7 +74,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     dropout, three = profiled(folder, "dropout"), profiled(folder, "three")
     little = ("--layout", "1x1", "--device-memory", "110KiB")
     one = built(dropout, *little)
-    there = relaid(one, [("t", (device,), 1) for device in (0, 2, 1, 3)])
+    there = relaid(one, [("t", (device,), 1) for device in (2, 3, 3, 2)])
     begun = relaid(part(one, 0, 2), [("t", (0,), 2)])
     rest = relaid(part(one, 2, 2), [("t", (3,), 1), ("t", (2,), 1)])
     asked = ("--layout", "2x1", "--order", "1f1b")
@@ -82,11 +83,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     runs = [(s.program, (homes[many.trained(s)[0]],), s.rounds) for s in many.segments]
     tasks = relaid(many, runs)
     return {
-        "moving": (there, moving(there, NODES), ("--checkpoints", "moving/kept-{}")),
-        "pipeline": (pipeline, moving(pipeline, NODES), ()),
-        "tasks": (tasks, moving(tasks, NODES), ("--checkpoints", "tasks/kept-{}")),
-        "begun": (begun, moving(begun, NODES), ("--checkpoints", "begun/kept-{}")),
-        "rest": (rest, moving(rest, NODES), ("--resume", "begun/kept-{}")),
+        "there": (there, placed(there, NODES), ("--checkpoints", "there/kept-{}")),
+        "pipeline": (pipeline, placed(pipeline, NODES), ()),
+        "tasks": (tasks, placed(tasks, NODES), ("--checkpoints", "tasks/kept-{}")),
+        "begun": (begun, placed(begun, NODES), ("--checkpoints", "begun/kept-{}")),
+        "rest": (rest, placed(rest, NODES), ("--resume", "begun/kept-{}")),
     }
 
 
@@ -116,11 +117,11 @@ def command(cases: dict[str, Case], name: str, many: str) -> list[str]:
 def ended(folder: Path, cases: dict[str, Case]) -> list[Ended]:
     """All cases in two processes of each of two nodes, and last a plan for one node."""
     calls = [command(cases, name, "two") for name in cases]
-    other = ["run", "moving-one.json", "-o", "other.jsonl"]
+    other = ["run", "there-one.json", "-o", "other.jsonl"]
     return on_nodes(folder, [*calls, other], nodes=2, processes=2)
 
 
-@pytest.mark.parametrize("name", ["moving", "pipeline", "tasks", "begun", "rest"])
+@pytest.mark.parametrize("name", ["there", "pipeline", "tasks", "begun", "rest"])
 def test_two_nodes_have_the_bits_of_one_process(
     folder: Path, ended: list[Ended], cases: dict[str, Case], name: str
 ) -> None:
@@ -130,10 +131,7 @@ def test_two_nodes_have_the_bits_of_one_process(
     for kind in ("steps", "evaluations"):
         losses = [{(s.task, s.step): s.loss for s in getattr(log, kind)} for log in (one, two)]
         assert losses[0] == losses[1]
-    ops = [
-        sorted((op.segment, op.op, op.round) for op in log.ops if ".net." not in op.op)
-        for log in (one, two)
-    ]
+    ops = [sorted((op.segment, op.op, op.round) for op in log.ops) for log in (one, two)]
     assert ops[0] == ops[1]
     assert one.end
     assert two.end
@@ -143,25 +141,6 @@ def test_two_nodes_have_the_bits_of_one_process(
     for file in files:
         other = folder / str(file).replace("one", "two")
         assert same(torch.load(folder / file), torch.load(other))
-
-
-def test_every_transfer_is_in_the_log_and_its_bytes_in_the_report(
-    folder: Path, ended: list[Ended], cases: dict[str, Case]
-) -> None:
-    """Each between the segments that it joins."""
-    plan = cases["moving"][1]
-    assert plan.net
-    log = runlog.load(folder / "moving-two.jsonl")
-    found = {op.op: op for op in log.ops if ".net." in op.op}
-    assert sorted(found) == [one.id for one in plan.net.transfers]
-    for one in plan.net.transfers:
-        before = [op.end_us for op in log.ops if op.segment == one.segment - 1]
-        after = [op for op in log.ops if op.segment == one.segment and op.op not in found]
-        assert max(before) <= found[one.id].start_us
-        assert found[one.id].end_us <= min(op.start_us for op in after)
-    assert plan.net.bytes == 3 * kept_bytes(plan.tasks[0])
-    assert "network: 425.2 KiB moved" in ended[0].output
-    assert "(3 transfers)" in ended[0].output
 
 
 def test_a_plan_for_one_node_is_refused_on_two(ended: list[Ended]) -> None:
@@ -178,16 +157,16 @@ def test_a_plan_for_one_node_is_refused_on_two(ended: list[Ended]) -> None:
 def test_a_plan_for_two_nodes_is_refused_on_one(folder: Path) -> None:
     """Whether there are several processes or one."""
     log = folder / "none.jsonl"
-    answer = executor_cli("run", folder / "moving-two.json", "-o", log)
+    answer = executor_cli("run", folder / "there-two.json", "-o", log)
     refused(answer, 2, "is for 2 node(s), and this run is on 1; start torchrun --nnodes 2")
     assert not log.exists()
     with pytest.raises(UsageError, match="for 2 node"):
-        World(0, 2).ranks(plans.load(folder / "moving-two.json"))
+        World(0, 2).ranks(plans.load(folder / "there-two.json"))
 
 
 def test_processes_have_the_devices_of_their_node(cases: dict[str, Case]) -> None:
     """In the order of the plan, wherever the plan has them."""
-    plan = cases["moving"][1]
+    plan = cases["there"][1]
     assert World(1, 2, nodes=2).ranks(plan) == [0, 0, 1, 1]
     assert World(1, 4, nodes=2).ranks(plan) == [0, 1, 2, 3]
     mixed = [replace(d, node=node) for d, node in zip(plan.devices, (1, 0, 1, 0), strict=True)]
@@ -258,7 +237,7 @@ def test_devices_have_the_numbers_of_their_machine(
     cases: dict[str, Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first GPU of a node is its number 0."""
-    plan, seen = cases["moving"][1], list[int]()
+    plan, seen = cases["there"][1], list[int]()
 
     def noted(*_: object, first: int, casts: bool) -> list[None]:
         seen.append(first)

@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 from support.casting import CASTING, casting
 from support.chains import tasks_for
-from support.disked import DISKED, together, with_moves
+from support.disked import DISKED, swapping, together
 from support.fit import fit, later
 from support.handmade import streamed
 from support.plain import train
@@ -23,6 +23,7 @@ from executor.driver import Options
 from executor.errors import MismatchError
 from executor.records import checkpoint
 from executor.workload.task import Task
+from plans.order import kept_bytes
 from plans.schema import Plan
 
 FUSED = partial(AdamW, lr=1e-2, fused=True)
@@ -80,19 +81,15 @@ def test_the_model_that_is_handed_out_is_whole() -> None:
 
 @pytest.mark.parametrize("name", DISKED)
 def test_states_alone_wait_on_the_disk(name: str, tmp_path: Path) -> None:
-    """Files hold no parameters, and the bits are those of the plain loop."""
-    plan, rooms, moves = DISKED[name]()
+    """The store keeps no parameters, and the bits are those of the plain loop."""
+    plan, rooms, reads, writes = DISKED[name]()
     made = casting(plan)
     tasks = low(made)
-    ready = with_moves(together(fit(made, tasks), rooms), moves)
+    ready = swapping(together(fit(made, tasks), rooms), reads, writes)
     plans.prove(ready)
-    result = run(ready, tasks, Options(disk=tmp_path))
-    assert_same(ready, tasks, result)
-    assert result.traffic
-    assert ready.disk
-    ever = {move.id.partition(".")[0] for move in ready.disk.moves}
-    moved = [task for task in ready.tasks if task.name in ever]
-    assert ready.disk.bytes == sum(s.state_bytes for task in moved for s in task.shards)
+    assert_same(ready, tasks, run(ready, tasks, Options(checkpoints=tmp_path)))
+    size = sum(kept_bytes(task) for task in ready.tasks)
+    assert size == sum(shard.state_bytes for task in ready.tasks for shard in task.shards)
 
 
 def frozen(task: Task) -> Task:

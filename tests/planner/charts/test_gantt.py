@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
-from support import disked, noded, timetables
+from support import timetables
 from support.kinded import kinded
 
-from planner.charts import axes, bars, gantt, overview, streams
+from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import timing
 from plans.schema import Plan
@@ -283,33 +283,6 @@ def test_drawing_leaves_pyplot_alone() -> None:
     before = "matplotlib.pyplot" in sys.modules
     gantt.figure(timetables.tiny())
     assert ("matplotlib.pyplot" in sys.modules) is before
-
-
-def test_moves_of_state_have_rows_below_the_devices() -> None:
-    """One for the disk; one for the network, in which every node that sends has a stripe."""
-    for plan, name, moves in (
-        (disked.disked("in-turn"), "disk", "disk"),
-        (noded.turns(), "network", "net"),
-    ):
-        panel = overview.panel(plan, "")
-        (row,) = (row for title, row in panel.rows if title == name)
-        assert row.low < min(other.low for title, other in panel.rows if title != name)
-        within = [b for b in panel.bars if row.low <= b.row.low < row.low + row.height]
-        planned = [one for one in timing.planned_moves(plan) if one.stream.startswith(moves)]
-        assert sorted((b.start, b.us) for b in within) == sorted(
-            (p.start_us, p.us) for p in planned
-        )
-        assert len({bar.row for bar in within}) > 1
-
-
-def test_transfers_are_bars_of_the_streams_chart() -> None:
-    """Beside all ops."""
-    plan = noded.turns()
-    rows = streams.view(plan).rows
-    assert {"net.0", "net.1", "net.2"} <= rows.keys()
-    expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in timing.timeline(plan))
-    window = (0, plan.prediction.makespan_us)
-    assert _bars(_ops(plan, window)) == expected
 
 
 def test_runs_of_rounds_are_drawn_where_they_reach_into_the_window() -> None:

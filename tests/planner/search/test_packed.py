@@ -18,7 +18,7 @@ from planner import Infeasible, Problem, build
 from planner.inputs import Want, parse_layout
 from planner.storage.host_store import _gathered
 from plans import prove_tables
-from plans.order import task_runs
+from plans.order import task_runs, waiting
 from plans.samples import open_table, table_path
 from plans.schema import Plan
 from plans.timing import Runs, joined, task_spans
@@ -199,8 +199,7 @@ def test_tasks_wait_on_the_disk(tmp_path: Path) -> None:
     roomy = built(problem, tmp_path)
     disk = Disk(1 << 40, Rate(10**9, 0), Rate(10**9, 0))
     plan = built(replace(problem, host_bytes=roomy.host.bytes * 3 // 4, disk=disk), tmp_path)
-    assert plan.disk
-    assert plan.disk.moves
+    assert waiting(plan)
     assert len({turns_of(plan, name) for name in "abc"}) == 1
 
 

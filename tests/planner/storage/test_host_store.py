@@ -1,7 +1,7 @@
 """Tasks that wait on the disk: what the checker says, times against an independent simulation,
-moves against brute force, messages with both numbers."""
+places against brute force, messages with both numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,6 +14,7 @@ from msgspec import structs
 from support import handmade, synthetic
 from support.cli import planner_cli, refused, succeeded
 from support.disk_oracle import disk_harm
+from support.disked import timed
 from support.keeping import packed_part
 from support.parts import Part, resident_part
 from support.retime import foretold
@@ -22,15 +23,13 @@ from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build
-from planner.charts import gantt
 from planner.shards.values import extent, pack
 from planner.storage.host_store import _gathered, housed
-from planner.storage.swaps import Store, Tenant, Turn, Way, swapped, ways
+from planner.storage.swaps import Tenant, Timed, Turn, rivals, swapped, ways
 from planner.views.show import describe
-from planner.views.summary import traffic
 from plans import Plan
 from plans.checker.check import violations
-from plans.ops import parse_id
+from plans.order import kept_bytes, waiting
 from plans.schema import Host
 from profiles.schema import Disk, Rate
 
@@ -100,33 +99,10 @@ def test_what_is_planned_is_proven(plan: Plan, share: float, rate: int, gather: 
 
 @settings(max_examples=25)
 @given(plans(), st.floats(0, 1))
-def test_everything_is_as_early_as_the_orders_allow(plan: Plan, share: float) -> None:
-    """Times worked out again, from the orders alone."""
+def test_everything_is_as_early_as_the_order_allows(plan: Plan, share: float) -> None:
+    """Times worked out again, from the order alone."""
     found = squeezed(plan, share)
-    moves = found.disk.moves if found.disk else ()
-    segments = found.segments
-    starts, ends = [0] * len(segments), [0] * len(moves)
-    for _ in range(len(segments) + len(moves) + 1):
-        for index, segment in enumerate(segments):
-            before = [
-                starts[n] + one.end_us - one.start_us
-                for n, one in enumerate(segments[:index])
-                if one.devices == segment.devices or one.program == segment.program
-            ]
-            before += [
-                end
-                for end, m in zip(ends, moves, strict=True)
-                if m.segment == index and parse_id(m.id).kind == "P"
-            ]
-            starts[index] = max(before, default=0)
-        for place, move in enumerate(moves):
-            begin = ends[place - 1] if place else 0
-            if parse_id(move.id).kind == "S":
-                one = segments[move.segment]
-                begin = max(begin, starts[move.segment] + one.end_us - one.start_us)
-            ends[place] = begin + move.end_us - move.start_us
-    assert starts == [segment.start_us for segment in segments]
-    assert ends == [move.end_us for move in moves]
+    assert found.segments == timed(found).segments
 
 
 def test_a_store_for_everything_changes_nothing() -> None:
@@ -139,42 +115,32 @@ def unit(us: int) -> Tenant:
     return Tenant(1, 1, us, us)
 
 
-def lodged(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Way:
-    """The soonest done of what the planner tries."""
-    return min(ways(turns, tenants, room, 64), key=lambda way: end(turns, way))
+def lodged(turns: Sequence[Turn], tenants: dict[str, Tenant], room: int) -> list[Timed]:
+    """The turns as the planner takes them."""
+    found = (
+        swapped([turns[at] for at in order], tenants, rivals(places, tenants))
+        for order, places in ways(turns, tenants, room, 64)
+    )
+    return min(found, key=end)
 
 
-def fixed(turns: Sequence[Turn], tenants: Sequence[Tenant], places: Sequence[int]) -> Way:
-    """What follows from these places."""
-    return swapped(turns, Store(turns, tenants, places=places), hurry=True)
+def end(found: Sequence[Timed]) -> int:
+    return max(one.end_us for one in found)
 
 
-def every(turns: Sequence[Turn], tenants: Sequence[Tenant], room: int) -> Iterator[Way]:
-    """What follows from every way to put tasks of one byte into so many."""
-    for places in product(range(room), repeat=len(tenants)):
-        yield fixed(turns, tenants, places)
+def moves(found: Sequence[Timed]) -> tuple[int, int]:
+    """How many read, and how many write."""
+    reads = sum(one.read_us is not None for one in found)
+    return reads, sum(one.write_us is not None for one in found)
 
 
-def end(turns: Sequence[Turn], way: Way) -> int:
-    return max(start + turn.us for turn, start in zip(turns, way.starts, strict=True))
-
-
-@st.composite
-def lines(draw: st.DrawFn) -> tuple[list[Tenant], list[int]]:
-    """Up to four tasks, and in which order they take up to seven turns."""
-    drawn = draw(st.lists(st.integers(0, 3), min_size=2, max_size=7))
-    names = sorted(set(drawn))
-    us = draw(st.sampled_from([5, 1000]))
-    return [unit(us) for _ in names], [names.index(name) for name in drawn]
-
-
-def shared_line(seed: int) -> tuple[list[Turn], list[Tenant], int]:
+def shared_line(seed: int) -> tuple[list[Turn], dict[str, Tenant], int]:
     """Up to four tasks that take up to seven turns on one device, and room for one to three."""
     rng = Random(seed)
-    drawn = [rng.randrange(4) for _ in range(rng.randint(2, 7))]
-    names, us = sorted(set(drawn)), rng.choice([5, 1000])
-    turns = [Turn(names.index(task), (0,), rng.randint(1, 30)) for task in drawn]
-    return turns, [unit(us) for _ in names], rng.randint(1, 3)
+    drawn = [rng.choice("abcd") for _ in range(rng.randint(2, 7))]
+    us = rng.choice([5, 1000])
+    turns = [Turn(task, (0,), rng.randint(1, 30)) for task in drawn]
+    return turns, {name: unit(us) for name in sorted(set(drawn))}, rng.randint(1, 3)
 
 
 def test_hardly_any_other_places_are_sooner_done() -> None:
@@ -183,56 +149,48 @@ def test_hardly_any_other_places_are_sooner_done() -> None:
     ratios = []
     for seed in range(600):
         turns, tenants, room = shared_line(seed)
-        best = min(end(turns, way) for way in every(turns, tenants, room))
-        ratios.append(end(turns, lodged(turns, tenants, room)) / best)
+        every = (
+            dict(zip(tenants, at, strict=True)) for at in product(range(room), repeat=len(tenants))
+        )
+        best = min(end(swapped(turns, tenants, rivals(at, tenants))) for at in every)
+        ratios.append(end(lodged(turns, tenants, room)) / best)
     assert sum(ratio > 1 for ratio in ratios) <= 6
     assert max(ratios) < 1.5
 
 
-@settings(max_examples=60)
-@given(lines(), st.integers(1, 3))
-def test_a_busy_disk_moves_no_more_than_it_must(
-    of: tuple[list[Tenant], list[int]], room: int
-) -> None:
-    """Where nothing but the disk takes time, about as few moves are made as any places allow."""
-    tenants, line = of
-    turns = [Turn(task, (0,), 1) for task in line]
-    fewest = min(len(way.moves) for way in every(turns, tenants, room))
-    assert len(lodged(turns, tenants, room).moves) <= 2 * fewest
-
-
-def test_a_disk_that_is_fast_enough_is_hidden() -> None:
-    """Eight tasks take turns in three places: while one runs, its predecessor goes and its
-    successor comes."""
-    turns = [Turn(n, (0,), 100) for n in range(8)]
-    found = lodged(turns, [unit(50)] * 8, 3)
-    assert end(turns, found) == 800
-    kinds = [move.kind for move in found.moves]
-    assert (kinds.count("S"), kinds.count("P")) == (5, 5)
-
-
-def test_a_slow_disk_is_waited_for() -> None:
-    """In two places: from the third task on, each begins when one has gone and it has come."""
-    turns = [Turn(n, (0,), 100) for n in range(4)]
-    assert lodged(turns, [unit(100)] * 4, 2).starts == (0, 100, 300, 500)
+def test_what_reads_and_writes_lasts_longer() -> None:
+    """Four tasks in two places: from the third on, each waits for one to be written, and reads."""
+    turns = [Turn(name, (0,), 100) for name in "abcd"]
+    found = lodged(turns, dict.fromkeys("abcd", unit(10)), 2)
+    assert moves(found) == (2, 2)
+    assert end(found) == 400 + 4 * 10
 
 
 def test_devices_that_cannot_all_work_take_turns() -> None:
     """Two tasks on two devices, a store for one: one after the other."""
-    turns = [Turn(0, (0,), 100), Turn(1, (1,), 100)]
-    way = fixed(turns, [unit(10)] * 2, (0, 0))
-    assert way.starts == (0, 120)
-    assert [(move.kind, move.start_us) for move in way.moves] == [("S", 100), ("P", 110)]
+    turns = [Turn("a", (0,), 100), Turn("b", (1,), 100)]
+    assert lodged(turns, dict.fromkeys("ab", unit(10)), 1) == [
+        Timed(0, 110, None, 10),
+        Timed(110, 220, 10, None),
+    ]
 
 
 def test_tasks_of_nearly_the_same_size_lie_side_by_side() -> None:
     """Twelve on four devices in a store for four, every second a little larger than the others: as
     soon done as if all were equal."""
-    turns = [Turn(3 * device + k, (device,), 100) for k in range(3) for device in range(4)]
-    equal = [Tenant(1000, 1000, 1, 1)] * 12
-    uneven = [Tenant(1000 + n % 2, 1000, 1, 1) for n in range(12)]
-    best = end(turns, lodged(turns, equal, 4000))
-    assert end(turns, lodged(turns, uneven, 4002)) == best
+    names = [f"t{n}" for n in range(12)]
+    turns = [Turn(names[3 * d + k], (d,), 100) for k in range(3) for d in range(4)]
+    equal = dict.fromkeys(names, Tenant(1000, 1000, 1, 1))
+    uneven = {name: Tenant(1000 + n % 2, 1000, 1, 1) for n, name in enumerate(names)}
+    assert end(lodged(turns, uneven, 4002)) == end(lodged(turns, equal, 4000)) == 304
+
+
+def test_tasks_that_share_a_place_do_not_take_turns_in_it_step_by_step() -> None:
+    """Two tasks of five segments each on two devices, a store for one: one after the other."""
+    turns = [Turn("ab"[n % 2], (n % 2,), 100) for n in range(10)]
+    found = lodged(turns, dict.fromkeys("ab", unit(10)), 1)
+    assert moves(found) == (1, 1)
+    assert end(found) == 1020
 
 
 def test_a_split_task_is_gathered_where_the_disk_is_slow() -> None:
@@ -260,14 +218,10 @@ def small(tasks: int, host_bytes: int, **changes: object) -> Problem:
 
 
 def test_a_plan_with_a_disk_is_certified() -> None:
-    """Built and proven; the disk's bound is among the bounds, the makespan that of the segments."""
+    """Built and proven; the makespan is that of the segments."""
     plan = build(small(6, 20 << 20), profile_sha256=HASH)
-    assert plan.disk
-    assert plan.disk.moves
+    assert waiting(plan)
     assert plan.host.bytes <= 20 << 20
-    bounds = {bound.name: bound.us for bound in plan.prediction.bounds}
-    moved = sum(move.end_us - move.start_us for move in plan.disk.moves)
-    assert 0 < bounds["disk"] <= min(moved, plan.prediction.makespan_us)
     assert plan.prediction.makespan_us == max(segment.end_us for segment in plan.segments)
 
 
@@ -294,8 +248,8 @@ def test_a_full_disk_is_named_with_both_numbers() -> None:
         build(small(6, 20 << 20, disk=narrow), profile_sha256=HASH)
     enough = structs.replace(narrow, usable_bytes=caught.value.smallest)
     plan = build(small(6, 20 << 20, disk=enough), profile_sha256=HASH)
-    assert plan.disk
-    assert plan.disk.bytes <= plan.disk.budget_bytes == caught.value.smallest
+    files = sum(kept_bytes(plan.task(name)) for name in waiting(plan))
+    assert 0 < files <= caught.value.smallest
 
 
 def test_gathered_segments_train_all_rounds_no_longer_than_asked() -> None:
@@ -315,25 +269,9 @@ def shown() -> Plan:
 
 
 def test_the_disk_has_a_line_of_its_own() -> None:
-    """Tasks, bytes, how busy it is, and what segments wait for it."""
-    plan = shown()
-    line = next(line for line in describe(plan).splitlines() if line.startswith("  disk: "))
+    """Tasks, bytes, and how long segments read and write."""
+    line = next(line for line in describe(shown()).splitlines() if line.startswith("  disk: "))
     assert "2 task(s) wait there at times in 2.5 KiB; 1.2 KiB written, 1.2 KiB read" in line
-
-
-def test_a_wait_for_the_disk_is_counted_once() -> None:
-    """c waits for a to go and for itself to come, as long as b does not run."""
-    plan = shown()
-    moves, segments = plan.disk.moves if plan.disk else (), plan.segments
-    assert [move.id for move in moves] == ["a.disk.S0", "c.disk.P0"]
-    assert traffic(plan).waits_us == segments[2].start_us - segments[1].end_us > 0
-
-
-def test_the_picture_has_a_row_for_the_disk() -> None:
-    """Below the devices, with a bar for each move."""
-    plan = shown()
-    ax = gantt.figure(plan).axes[0]
-    assert [label.get_text() for label in ax.get_yticklabels()][-1] == "disk"
 
 
 def test_disk_space_is_a_size_or_nothing(tmp_path: Path) -> None:
@@ -352,11 +290,3 @@ def test_disk_space_is_a_size_or_nothing(tmp_path: Path) -> None:
     succeeded(planner_cli("build", tmp_path / "disked", *ask, "--disk-space", "1GiB"))
     succeeded(planner_cli("check", tmp_path / "plan.json"))
     assert "disk: " in succeeded(planner_cli("show", tmp_path / "plan.json")).out
-
-
-def test_tasks_that_share_a_place_do_not_take_turns_in_it_step_by_step() -> None:
-    """Two tasks of five segments each on two devices, a store for one: one after the other."""
-    turns = [Turn(n % 2, (n % 2,), 100) for n in range(10)]
-    found = lodged(turns, [unit(10)] * 2, 1)
-    assert len(found.moves) == 2
-    assert end(turns, found) == 1020

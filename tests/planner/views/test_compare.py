@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from support import noded, sketched, timetables
+from support import sketched, timetables
 
 from planner.views.compare import Ratio, compare
 from planner.views.compare_table import table, to_json
@@ -187,16 +187,3 @@ def test_sends_and_sums_of_replicas_are_compared_by_kind() -> None:
     assert found.median_op_error == 0
     rows = [line.split()[0] for line in table(found).split("\n\n")[2].splitlines()]
     assert rows == ["kind", "F", "I", "W", "U", "R", "X"]
-
-
-def test_transfers_are_a_kind_of_their_own() -> None:
-    """Their times are compared, and one that the log does not have is missing."""
-    plan = noded.turns()
-    assert plan.net
-    log = timetables.log(plan, percent=200)
-    found = compare(plan, log, SHA)
-    assert found.missing.count == 0
-    spans = sum(one.end_us - one.start_us for one in plan.net.transfers)
-    assert (found.kinds["net X"].predicted, found.kinds["net X"].actual) == (spans, 2 * spans)
-    less = replace(log, ops=tuple(op for op in log.ops if op.op != "a.net.X1"))
-    assert compare(plan, less, SHA).missing.names == ("a.net.X1 round 0",)

@@ -53,7 +53,7 @@ def made(name: str) -> Plan:
     if name == "sample":
         return plans.load(SAMPLE)
     if name == "nodes":
-        return NODED["replicas"]()
+        return NODED["across"]()
     return disked("beside") if name == "disk" else PLANS[name]()
 
 
@@ -93,7 +93,7 @@ def test_every_number_is_proven_or_no_ones_to_prove(name: str) -> None:
 def test_predictions_are_those_of_all_rounds(name: str) -> None:
     """What devices and tasks do is what a list of all ops says."""
     plan, programs = made(name), {p.name: p for p in made(name).programs}
-    ops = [op for op in timeline(plan) if op.stream != "disk"]
+    ops = list(timeline(plan))
     exposed: dict[str, int] = {}
     for index in range(len(plan.segments)):
         own = ((o.stream, o.start_us, o.end_us) for o in ops if o.segment == index)

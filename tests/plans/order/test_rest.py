@@ -14,7 +14,7 @@ import plans
 from plans.checker.check import violations
 from plans.order import Reached, due_of, rest
 from plans.parts import Part, parts
-from plans.schema import Net, Plan, Transfer
+from plans.schema import Plan
 from profiles.errors import FormatError
 
 FOLDER = Path(plans.__file__).parent
@@ -92,23 +92,3 @@ def test_tasks_of_one_segment_have_to_be_at_one_point() -> None:
         FormatError, match=r"segment 0 has tasks .*: b after step 1, a after step 2"
     ):
         rest(plan, Reached({"a": 2, "b": 1}))
-
-
-def test_what_no_segment_writes_before_is_not_transferred() -> None:
-    """Any node begins with any task; what another one trains first comes from there."""
-    plan = handmade.fleet()
-    name = plan.trained(plan.segments[0])[0]
-    again = replace(plan.segments[0], devices=plan.segments[1].devices)
-    transfer = Transfer(f"{name}.net.X0", len(plan.segments), 0, 1, (0,), 0, 0)
-    task = replace(plan.task(name), steps=2 * plan.segments[0].rounds)
-    plan = replace(
-        plan,
-        tasks=tuple(task if one.name == name else one for one in plan.tasks),
-        segments=(*plan.segments, again),
-        net=Net(0, (transfer,)),
-    )
-    done = {task.name: 0 for task in plan.tasks}
-    for steps, kept in ((0, 1), (again.rounds - 1, 1), (again.rounds, 0), (again.rounds + 1, 0)):
-        left = rest(plan, Reached(done | {name: steps}))
-        assert left.net
-        assert len(left.net.transfers) == kept

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from support import noded, timetables
+from support import timetables
 
 from plans import timing
 
@@ -26,14 +26,3 @@ def test_timeline_has_every_op_of_every_round_on_its_device() -> None:
     starts = [p.start_us for p in mine if p.op.id == "d.s0.F1"]
     assert [b - a for a, b in pairwise(starts)] == [program.period_us] * 3
     assert max(p.end_us for p in mine) == plan.segments[1].end_us
-
-
-def test_transfers_are_ops_of_the_network_behind_all_devices() -> None:
-    """On a stream of the node that they leave, with their segment and times."""
-    plan = noded.gang()
-    assert plan.net
-    ops = [one for one in timing.timeline(plan) if timing.moves_state(one.stream)]
-    assert [(p.op.id, p.segment, p.stream, p.start_us, p.end_us) for p in ops] == [
-        (t.id, t.segment, f"net.{t.source}", t.start_us, t.end_us) for t in plan.net.transfers
-    ]
-    assert timing.streams(plan)[-2:] == ["net.0", "net.1"]

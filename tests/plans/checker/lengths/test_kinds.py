@@ -218,18 +218,3 @@ def test_kinds_are_proven_for_the_nodes_of_their_devices() -> None:
     found = violations(wrong)
     assert any("a.s1.P7" in line and "[kind 1]" in line for line in found)
     assert any("[on nodes 0, 1]" in line for line in found)
-
-
-def test_many_ways_of_many_kinds_are_refused() -> None:
-    """64 of both together are proven."""
-    plan = on_two_nodes(base())
-    kinds = plan.programs[0].kinds[:1] * 40
-    plan = replace(plan, programs=(replace(plan.programs[0], kinds=kinds),))
-    (segment,) = plan.segments
-    together = replace(segment, devices=(0, 2), rounds=2, kinds=())
-    both = replace(plan, segments=(segment, together), devices=(*plan.devices, plan.devices[0]))
-    line = (
-        "solo: has 41 kinds of rounds, placed on nodes in 2 ways: 82 to prove, expected at most 64"
-    )
-    assert line in violations(both)
-    assert not any("kinds of rounds" in line for line in violations(plan))

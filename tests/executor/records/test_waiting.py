@@ -1,0 +1,231 @@
+"""Tasks that wait on the disk as checkpoints train the bits that they train without one, and lose
+nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from support.chains import WIDTH
+from support.disked import DISKED, plain, ready
+from support.fit import known_as
+from support.pauses import pausing
+from support.plain import train
+from support.same import assert_same
+from torch import nn
+from torch.nn import functional as F
+
+import plans
+from executor import run
+from executor.cli import main
+from executor.devices.hostmem import HostMemory
+from executor.driver import Options, Result
+from executor.errors import MismatchError, RunError, UsageError
+from executor.profiling import links as link_profiler
+from executor.records import checkpoint
+from executor.records.stopping import parse
+from executor.shards import HostTask
+from executor.workload import Task
+from plans.order import Reached, rest
+from plans.schema import Plan
+
+
+def others_same(plan: Plan, tasks: list[Task], result: Result, *but: str) -> None:
+    """All tasks but some trained the bits of the plain loop."""
+    kept = structs.replace(plan, tasks=tuple(t for t in plan.tasks if t.name not in but))
+    assert_same(kept, [task for task in tasks if task.name not in but], result)
+
+
+@pytest.mark.parametrize("name", DISKED)
+@pytest.mark.parametrize("most_us", [0, 2000])
+def test_tasks_that_wait_on_the_disk_train_the_same_bits(
+    name: str, most_us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the plain loop and as the same plan without a disk; the latest checkpoints are left."""
+    plan, tasks = ready(name)
+    plans.prove(plan)
+    plans.prove(plain(plan))
+    pausing(monkeypatch, 1, most_us)
+    result = run(plan, tasks, Options(checkpoints=tmp_path))
+    assert_same(plan, tasks, result)
+    assert result.losses == run(plain(plan), tasks).losses
+    last = {f"{task.name}-{task.steps}.pt" for task in plan.tasks}
+    assert {path.name for path in tmp_path.iterdir()} == last
+    assert result.host_bytes < sum(b.bytes for b in plan.host.buffers)
+
+
+@pytest.mark.parametrize("name", DISKED)
+def test_a_killed_run_goes_on_from_its_checkpoints(name: str, tmp_path: Path) -> None:
+    """Bit for bit, wherever it was killed: what is left of the plan finds each task on the disk or
+    in the store."""
+    plan, tasks = ready(name)
+    for until in range(1, len(plan.segments)):
+        folder = tmp_path / str(until)
+        done = dict.fromkeys((task.name for task in plan.tasks), 0)
+        for segment in plan.segments[:until]:
+            done[segment.program] += segment.rounds
+        names = [name for name, steps in done.items() if steps]
+        first = structs.replace(
+            plan,
+            segments=plan.segments[:until],
+            tasks=tuple(structs.replace(t, steps=done[t.name]) for t in plan.tasks if done[t.name]),
+        )
+        run(first, [t for t in tasks if t.name in names], Options(checkpoints=folder))
+        left = rest(plan, Reached(done))
+        result = run(left, tasks, Options(checkpoints=folder, resume=folder))
+        for task, planned in zip(tasks, plan.tasks, strict=True):
+            whole = train(task, planned.microbatches)
+            for key, parameter in result.model(task.name).named_parameters():
+                assert torch.equal(parameter, whole.params[key]), (until, key)
+
+
+def test_a_folder_must_be_given(tmp_path: Path) -> None:
+    """A plan whose tasks all stay in the store needs none."""
+    plan, tasks = ready("beside")
+    with pytest.raises(UsageError, match="wait on the disk, as checkpoints; say where, --checkpo"):
+        run(plan, tasks)
+    assert_same(plan, tasks, run(plain(plan), tasks))
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_damaged_file_ends_the_run_or_drops_its_task(
+    keep_going: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path; with --keep-going the others are trained."""
+    plan, tasks = ready("two-rooms")
+    real = checkpoint.write_part
+
+    def spoil(target: Path, task: HostTask, step: int) -> Path:
+        part = real(target, task, step)
+        if task.plan.name == "b":
+            data = bytearray(part.read_bytes())
+            data[len(data) // 2] ^= 1
+            part.write_bytes(data)
+        return part
+
+    monkeypatch.setattr(checkpoint, "write_part", spoil)
+    options = Options(checkpoints=tmp_path, keep_going=keep_going)
+    if not keep_going:
+        with pytest.raises((RunError, MismatchError), match=r"b-0\.pt: "):
+            run(plan, tasks, options)
+        return
+    result = run(plan, tasks, options)
+    (drop,) = result.dropped.values()
+    assert drop.task == "b"
+    assert "b-0.pt" in drop.reason
+    others_same(plan, tasks, result, "b")
+
+
+def test_a_stopped_task_waits_on_the_disk_to_the_end(tmp_path: Path) -> None:
+    """Its state whole, and the others never notice."""
+    plan, tasks = ready("in-turn")
+    result = run(plan, tasks, Options(checkpoints=tmp_path, stop=(parse("a:loss>0@3"),)))
+    assert result.stopped["a"].step == 3
+    others_same(plan, tasks, result, "a")
+    expected = train(replace(tasks[0], steps=3), plan.tasks[0].microbatches)
+    for name, parameter in result.model("a").named_parameters():
+        assert torch.equal(parameter, expected.params[name])
+
+
+class Failing(nn.Linear):
+    """Fails in its sixth forward."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Failing.calls += 1
+        if Failing.calls > 5:
+            raise RuntimeError("cold")
+        return F.linear(x, self.weight, self.bias)
+
+
+def test_a_dropped_task_leaves_its_place_to_others(tmp_path: Path) -> None:
+    """None of its segments runs any more, and those of others do."""
+    plan, tasks = ready("two-rooms")
+    Failing.calls = 0
+    broken = _with_layer(tasks, "a")
+    result = run(plan, broken, Options(checkpoints=tmp_path, keep_going=True))
+    assert result.dropped.keys() == {"a"}
+    others_same(plan, broken, result, "a")
+
+
+def _with_layer(tasks: Sequence[Task], name: str) -> list[Task]:
+    """The tasks, of which one has a failing layer around the linear one of its last block."""
+
+    def model(task: Task) -> nn.Module:
+        assert callable(task.model)
+        made = task.model()
+        last = made[len(made) - 1]
+        odd = Failing()
+        odd.load_state_dict(last[0].state_dict())
+        last[0] = odd
+        return made
+
+    return [
+        replace(task, model=partial(model, task)) if task.name == name else task for task in tasks
+    ]
+
+
+def test_models_take_turns_after_the_run(tmp_path: Path) -> None:
+    """One whose place another took is of no use, and not of wrong use, until it is asked for."""
+    plan, tasks = ready("beside")
+    result = run(plan, tasks, Options(checkpoints=tmp_path))
+    c, b = result.model("c"), result.model("b")
+    kept = result.optimizer_state("b")
+    assert all(parameter.numel() == 0 for parameter in c.parameters())
+    again = result.model("c")
+    assert again is c
+    assert all(parameter.numel() == 0 for parameter in b.parameters())
+    expected = train(tasks[1], plan.tasks[1].microbatches)
+    for name, state in expected.state.items():
+        assert torch.equal(kept[name]["exp_avg"], state["exp_avg"])
+    assert_same(plan, tasks, result)
+
+
+WORK = """
+from support.chains import chain
+
+def tasks():
+    return [chain(name, layers, 4, steps, seed=seed) for seed, (name, layers, steps) in
+            enumerate(TASKS)]
+"""
+
+
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Saves every task wherever it ended."""
+    monkeypatch.chdir(tmp_path)
+    plan, tasks = ready("beside")
+    listed = [(t.name, t.shards[-1].end_layer, t.steps) for t in plan.tasks]
+    Path("work.py").write_text(WORK.replace("TASKS", repr(listed)))
+    plans.save("plan.json", known_as(plan, "work.py:tasks"))
+    assert main(["run", "plan.json"]) == 2
+    assert "--checkpoints DIR" in capsys.readouterr().err
+    assert main(["run", "plan.json", "--checkpoints", "away", "--save", "saved"]) == 0
+    for task, planned in zip(tasks, plan.tasks, strict=True):
+        saved = torch.load(f"saved/{task.name}.pt")
+        for name, value in train(task, planned.microbatches).params.items():
+            assert torch.equal(saved["model"][name], value)
+
+
+def test_the_profiler_measures_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both rates and the room, and leaves nothing behind; a full disk is said so."""
+    monkeypatch.setattr(link_profiler, "FILE_BYTES", 1 << 20)
+    found = link_profiler.disk_rates(tmp_path, HostMemory())
+    assert found.usable_bytes > 0
+    assert min(found.read.bytes_per_s, found.write.bytes_per_s) > 1 << 20
+    assert list(tmp_path.iterdir()) == []
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint._Sink, "write", full)
+    with pytest.raises(RunError, match="cannot be written: No space left on device"):
+        link_profiler.disk_rates(tmp_path, HostMemory())
