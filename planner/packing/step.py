@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -40,14 +41,11 @@ def _packed(pool: Pool, lengths: Array, places: Array, how: How, below: float = 
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
     sizes, types = lengths[order].tolist(), _types(pool)
-    packings, took = dict[int, Packing](), dict[int, int]()
-    for p in np.argsort(-pool.finishes(pool.times(lengths), places), kind="stable").tolist():
-        one = types[p]
-        packings[p] = packed(
-            sizes[bounds[p] : bounds[p + 1]], how, one.longest, one.curve, one.depth
-        )
-        took[p] = packings[p].total_us(one.depth)
-        if took[p] >= below:
+    packings, took = list[Packing](), list[int]()
+    for one, (begin, end) in zip(types, pairwise(bounds), strict=True):
+        packings.append(packed(sizes[begin:end], how, one.longest, one.curve, one.depth))
+        took.append(packings[-1].total_us(one.depth))
+        if took[-1] >= below:
             return None
     ranked = sorted(
         range(len(types)), key=lambda p: (pool.type_of[p], -took[p], -max(packings[p].us))
