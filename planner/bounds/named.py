@@ -1,6 +1,6 @@
 """The named bounds on the makespan: no plan that the executor could run ends sooner.
 
-Each takes a bound on a step (`step.TaskBound`) for all steps of a task, with its evaluations, and
+Each takes a bound on a step (`task`, `lengths`) for all steps of a task and its evaluations, and
 combines the tasks:
 
     evenly     all of them shared out to all devices, in any parts  (`configuration.even_us`)
@@ -9,7 +9,6 @@ combines the tasks:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from planner.bounds.configuration import Column, Demand, even_us
 from planner.bounds.step import Bounds, StepName
@@ -20,80 +19,38 @@ from plans.prediction import Bound
 
 @dataclass(frozen=True)
 class Named:
-    """A bound on the makespan. step: the bound on a step that it takes. combined: how it combines
-    tasks, by the larger where in both ways. evaluated: their evaluations count."""
+    """A bound on the makespan. step: the bound on a step that it takes, and its name where it has
+    no other. evenly, longest: how it combines tasks, by the larger where in both ways. evaluated:
+    evaluations count."""
 
-    name: str
     step: StepName
-    combined: Sequence[Literal["evenly", "longest"]]
-    says: str
+    evenly: bool = False
+    longest: bool = False
     evaluated: bool = True
+    other: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.other or self.step
 
     def us(self, demand: Demand, columns: Sequence[Column]) -> int:
         """The bound, from what every task takes on every gang."""
-        ways = {"evenly": lambda: even_us(demand, columns), "longest": lambda: _longest(columns)}
-        return max(ways[way]() for way in self.combined)
+        shared = even_us(demand, columns) if self.evenly else 0
+        return max(shared, _longest(columns)) if self.longest else shared
 
 
 NAMED = (
-    Named(
-        "compute",
-        "compute",
-        ("evenly",),
-        "one forward and one backward of every layer, and the norms of its gradients where updates "
-        "wait for them, spread evenly over the devices",
-    ),
-    Named(
-        "link",
-        "link",
-        ("evenly",),
-        "bytes that cannot stay on a device cross its link every round",
-        evaluated=False,
-    ),
-    Named(
-        "load",
-        "load",
-        ("longest",),
-        "compute, link, host and memory at once, in any order, as a linear program; of a task that "
-        "has programs for several devices, with what all of them have",
-    ),
-    Named(
-        "fill-and-drain",
-        "fill-and-drain",
-        ("evenly", "longest"),
-        "for tasks on several devices, by the size of microbatches: all work shared out evenly, "
-        "and no less than one microbatch's way up and down and the update that its next one waits "
-        "for; large microbatches take less in all but a longer way. For all places, replicas and "
-        "orders",
-    ),
-    Named(
-        "phase",
-        "phase",
-        ("evenly", "longest"),
-        "that of load for rounds that take all microbatches of a shard in turn, or those of a "
-        "block one by one, and whose gradients wait for norms where they are updated; for several "
-        "devices it is that of fill and drain",
-    ),
-    Named(
-        "critical-path",
-        "compute",
-        ("longest",),
-        "the compute of the longest task, one step at a time; on several devices the part of each, "
-        "and no less than a microbatch's way up and down",
-    ),
+    Named("compute", evenly=True),  # all forwards, backwards and norms
+    Named("link", evenly=True, evaluated=False),  # bytes that cannot stay on a device
+    Named("load", longest=True),  # compute, link, host and memory: a linear program
+    Named("fill-and-drain", evenly=True, longest=True),  # and a microbatch's way up and down
+    Named("phase", evenly=True, longest=True),  # load of a round that goes by phases
+    Named("compute", longest=True, other="critical-path"),  # one step at a time
 )
 
 NAMED_BY_LENGTHS = (
-    Named(
-        "compute", "compute", ("evenly",), "every sample by itself, spread evenly over the devices"
-    ),
-    Named(
-        "critical-path",
-        "longest",
-        ("longest",),
-        "the longest task, one step at a time, in each of which its longest sample goes through "
-        "all layers and back",
-    ),
+    Named("compute", evenly=True),  # every sample by itself
+    Named("longest", longest=True, other="critical-path"),  # one step at a time
 )
 
 
@@ -117,13 +74,9 @@ def named_bounds(
     def columns(named: Named) -> list[Column]:
         """All steps of every task on every gang."""
         return [
-            Column(
-                task.name,
-                kind.name,
-                task.steps * one.us(named.step) + evaluating * named.evaluated,
-                devices,
-            )
+            Column(task.name, kind.name, task.steps * one.us(named.step) + more, devices)
             for task, kind, devices, one, evaluating in every
+            for more in [evaluating * named.evaluated]
         ]
 
     idle = set[str]() if phased else {"phase"}

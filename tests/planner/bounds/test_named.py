@@ -8,10 +8,11 @@ from planner.bounds.step import TaskBound
 README = Path(__file__).parents[3] / "planner" / "README.md"
 
 
-def test_the_readme_says_of_every_bound_what_the_registry_says() -> None:
-    """The table has these rows, in the order in which plans name them."""
-    rows = "".join(f"| {one.name} | {one.says} |\n" for one in NAMED)
-    assert f"| bound | says |\n|---|---|\n{rows}\n" in README.read_text()
+def test_the_readme_says_what_every_bound_is() -> None:
+    """Its table has them in the order in which plans name them."""
+    _, _, table = README.read_text().partition("| bound | says |\n|---|---|\n")
+    rows, _, _ = table.partition("\n\n")
+    assert [row.split(" | ")[0] for row in rows.split("\n")] == [f"| {one.name}" for one in NAMED]
 
 
 def test_a_weaker_bound_stands_for_one_that_is_not_known() -> None:
