@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
-from planner.bounds import Bounds, bounds_by_lengths, evaluations_us, named_bounds, task_bounds
+from planner.bounds import Bounds, bounds_by_lengths, named_bounds, task_bounds
 from planner.errors import Infeasible
 from planner.exploring import explore
 from planner.inputs import (
@@ -186,7 +186,7 @@ def _bounds(
     each = task_bounds(problem, effort, jobs, able, known)
     alone = [one.strategy for one in chosen if one.program.devices == 1 and not one.packed]
     phased = all(isinstance(strategy, Strategy) for strategy in alone)
-    return named_bounds(problem, each, evaluations_us(problem), phased=phased)
+    return named_bounds(problem, each, phased=phased)
 
 
 def assemble(

@@ -11,13 +11,7 @@ from planner.bounds.configuration import (
     even_us,
     model_of,
 )
-from planner.bounds.lengths import (
-    bounds_by_lengths,
-    compute_us,
-    dispatch_us,
-    evaluations_us,
-    samples_us,
-)
+from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, samples_us
 from planner.bounds.named import named_bounds
 from planner.bounds.stages import stages_us
 from planner.bounds.step import Bounds, TaskBound
@@ -35,7 +29,6 @@ __all__ = [
     "configuration_us",
     "demand_of",
     "dispatch_us",
-    "evaluations_us",
     "even_us",
     "model_of",
     "named_bounds",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.bounds.configuration import Column, Demand, even_us
+from planner.bounds.lengths import evaluations_us
 from planner.bounds.step import Bounds, StepName
 from planner.inputs import Problem
 from planner.rounds import least_us
@@ -54,14 +55,12 @@ NAMED_BY_LENGTHS = (
 )
 
 
-def named_bounds(
-    problem: Problem, bounds: Sequence[Bounds], judged: Mapping[str, int], *, phased: bool
-) -> tuple[Bound, ...]:
+def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) -> tuple[Bound, ...]:
     """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
 
-    judged: the least time of the evaluations of tasks with lengths. phased: the plan is of the kind
-    that the phase bound is about.
+    phased: the plan is of the kind that the phase bound is about.
     """
+    judged = evaluations_us(problem)
     demand = Demand({kind.name: kind.count for kind in problem.kinds})
     # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
     every = [

@@ -79,7 +79,7 @@ def test_no_choice_above_frozen_layers_beats_a_bound(seed: int, layers: int, sti
 
 def _none_below(case: Small, palette: Palette) -> None:
     each = task_bounds(case.problem, effort())
-    bounds = named_bounds(case.problem, each, {}, phased=True)
+    bounds = named_bounds(case.problem, each, phased=True)
     best = max(bounds, key=lambda bound: bound.us)
     below = -(-best.us // case.task.steps)
     beaten = shortest(case.task, case.links, case.device_bytes, palette, below)

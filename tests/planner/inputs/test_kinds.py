@@ -332,7 +332,7 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
         for each in times
     ]
     asked = both(profiled(), profiled())
-    found = {bound.name: bound.us for bound in named_bounds(asked, of, {}, phased=True)}
+    found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
     (a, b), (c, d) = ((30 * one, 30 * other) for one, other in times)
     grid = [n / 100 for n in range(101)]
     best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)
