@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
+from planner.bounds import Bounds, bounds_by_lengths, named_bounds, task_bounds
 from planner.errors import Infeasible
 from planner.exploring import explore
 from planner.inputs import (
@@ -24,29 +25,11 @@ from planner.inputs import (
 )
 from planner.pipelines import best
 from planner.rounds import planned_task, store
-from planner.search import (
-    Bounds,
-    Candidate,
-    Searches,
-    Ways,
-    Wide,
-    baselines,
-    compared,
-    shapes_of,
-    task_bounds,
-)
-from planner.sequences import evaluations_us, planned, with_lengths
-from planner.sequences import task_bounds as bounds_by_lengths
+from planner.search import Candidate, Searches, Ways, Wide, baselines, compared, shapes_of
+from planner.sequences import planned, with_lengths
 from planner.shards import Strategy
 from planner.storage import apart, housed
-from planner.timetable import (
-    few_segments,
-    in_time,
-    least_us,
-    named_bounds,
-    settled,
-    timetable,
-)
+from planner.timetable import few_segments, in_time, least_us, settled, timetable
 from plans import prove, samples
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
@@ -203,7 +186,7 @@ def _bounds(
     each = task_bounds(problem, effort, jobs, able, known)
     alone = [one.strategy for one in chosen if one.program.devices == 1 and not one.packed]
     phased = all(isinstance(strategy, Strategy) for strategy in alone)
-    return named_bounds(problem, each, evaluations_us(problem), phased=phased)
+    return named_bounds(problem, each, phased=phased)
 
 
 def assemble(

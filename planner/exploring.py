@@ -11,17 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from planner.bounds import Bounds, Column, TaskBound, configuration_us, demand_of, even_us
 from planner.inputs import Effort, Kind, Problem, Want
-from planner.search import Bounds, Candidate, Packed, Searches, TaskBound, Wide, teams_of
-from planner.timetable import (
-    Column,
-    columns_of,
-    configuration_us,
-    demand_of,
-    even_us,
-    least_us,
-    settled,
-)
+from planner.search import Candidate, Packed, Searches, Wide, teams_of
+from planner.timetable import columns_of, least_us, settled
 from plans.schema import Memory, Op, Program
 
 _GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
@@ -105,9 +98,7 @@ def _by_guesses(
         searches.run([one.task for one in asked if one.devices == 1], several, effort)
 
 
-def _told(
-    problem: Problem, searches: Searches, alone: Sequence[Bounds]
-) -> Iterator[Mapping[tuple[int, int], TaskBound]]:
+def _told(problem: Problem, searches: Searches, alone: Sequence[Bounds]) -> Iterator[Bounds]:
     """The bounds of every task on one device. Those of tasks with lengths do not know of memory, so
     these take as long as what was found, or twice as long as they compute where nothing was; those
     that were not searched for, as long as they compute."""
@@ -115,11 +106,11 @@ def _told(
         if not task.lengths:
             yield bounds
             continue
-        us = bounds[0, 1].compute_us
+        us = bounds[0, 1].us("compute")
         times = [one.us // task.steps for way in own for one in columns_of(problem, task, way)]
         waits = 2 if searches.known(Wide(task.name, 0, 1)) else 1
         took = max(us, min(times, default=waits * us))
-        yield {(0, 1): TaskBound(us, 0, took, took, took)}
+        yield {(0, 1): TaskBound({"compute": us, "longest": took})}
 
 
 def _deeper(problem: Problem, searches: Searches) -> list[Wide]:
@@ -155,7 +146,7 @@ def _guesses(problem: Problem, alone: Sequence[Bounds], wide: Sequence[Wide]) ->
             yield Guess(one, programs)
             continue
         bound = bounds[one.kind, 1]
-        us = (bound.compute_us + bound.period_us) // (2 * one.devices)
+        us = (bound.us("compute") + bound.period_us) // (2 * one.devices)
         made = _outline(one.task, us, one.devices)
         yield Guess(one, tuple(made if at == one.kind else None for at in kinds))
 
@@ -189,12 +180,12 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
         waits = {
             at
             for at, one in own.items()
-            if (one.period_us - one.compute_us) * limits.wide_waits > one.period_us
+            if (one.period_us - one.us("compute")) * limits.wide_waits > one.period_us
         }
         times.append({at: task.steps * one.period_us for at, one in own.items()})
         spared.append(
             {
-                at: task.steps * (one.compute_us if at in waits else one.period_us)
+                at: task.steps * (one.us("compute") if at in waits else one.period_us)
                 for at, one in own.items()
             }
         )

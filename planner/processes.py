@@ -1,4 +1,4 @@
-"""The same function of many values, in several processes.
+"""The same function of many values, in several processes, also each with its share of time.
 
 Processes end with the command, however it ends: an interrupt is for the command alone, which then
 ends them, and when the command is killed they end by themselves.
@@ -7,14 +7,18 @@ ends them, and when the command is killed they end by themselves.
 import os
 import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
+from planner.inputs import Effort
 from profiles.console import heard
 
 T = TypeVar("T")
@@ -48,6 +52,33 @@ def in_order(
                 if process not in others:
                     process.kill()
             raise
+
+
+def each(
+    function: Callable[[T, Effort], R],
+    items: Sequence[T],
+    effort: Effort,
+    jobs: int,
+    weight: Callable[[T], int] = lambda _: 1,
+) -> list[R]:
+    """The function of every item, in order. Both and what they return must be picklable where
+    there are several jobs.
+
+    Each item has a share of the time that is left when it begins, by its weight: what early ones do
+    not use, later ones may.
+    """
+    heavy = [weight(item) for item in items]
+    parts = [min(1, jobs * own / sum(heavy[at:])) for at, own in enumerate(heavy)]
+    begun = partial(_begun, function, effort)
+    pairs = list(zip(parts, items, strict=True))
+    return list(in_order(begun, pairs, min(jobs, len(items))))
+
+
+def _begun(function: Callable[[T, Effort], R], effort: Effort, pair: tuple[float, T]) -> R:
+    """The function of an item that begins now, with this part of the time that is left."""
+    part, item = pair
+    share = max(0.0, effort.left) * part
+    return function(item, replace(effort, deadline=time.monotonic() + share))
 
 
 @contextmanager

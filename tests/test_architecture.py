@@ -23,7 +23,7 @@ FORBIDDEN = {
 MAY_IMPORT = {
     "planner": {
         "inputs": "",
-        "processes": "",
+        "processes": "inputs",
         "estimate": "",
         "views": "",
         "charts": "views",
@@ -33,17 +33,19 @@ MAY_IMPORT = {
         "rounds": "shards inputs",
         "orders": "",
         "dispatch": "",
-        "packing": "processes dispatch",
+        "packing": "processes dispatch shards inputs",
         "mixes": "packing dispatch",
-        "sequences": "mixes packing dispatch pipelines search lowering lp rounds orders shards "
-        "inputs",
+        "bounds": "processes packing dispatch lp rounds shards inputs",
+        "sequences": "mixes packing dispatch pipelines search lowering bounds lp rounds orders "
+        "shards inputs",
         "search": "processes lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
-        "pipelines": "lowering search lp rounds orders shards inputs",
-        "timetable": "pipelines search lp rounds shards inputs",
+        "pipelines": "lowering bounds search lp rounds orders shards inputs",
+        "timetable": "pipelines search bounds lp rounds shards inputs",
         "storage": "timetable search rounds shards inputs",
-        "exploring": "timetable search inputs",
-        "builder": "exploring storage timetable sequences pipelines search lp rounds shards inputs",
+        "exploring": "timetable search bounds inputs",
+        "builder": "exploring storage timetable sequences pipelines search bounds lp rounds shards "
+        "inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
         "cli": "curves sweep builder estimate charts exporting views inputs",

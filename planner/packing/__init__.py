@@ -1,6 +1,7 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
 from planner.packing.arranged import Arrangement, arranged, write_table
+from planner.packing.asked import Array, Asked, bucket
 from planner.packing.kinds import in_turn
 from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
@@ -10,11 +11,14 @@ from planner.packing.sums import TOKENS, Kind
 __all__ = [
     "TOKENS",
     "Arrangement",
+    "Array",
+    "Asked",
     "How",
     "Kind",
     "Packing",
     "Samples",
     "arranged",
+    "bucket",
     "in_turn",
     "laid_out",
     "packed",

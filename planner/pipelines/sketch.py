@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 
+from planner.bounds import stages_us
 from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED
@@ -46,22 +47,9 @@ class Sketch:
 
     @cached_property
     def bound_us(self) -> int:
-        """No round of these stages and microbatches is shorter: a device computes with all its
-        microbatches after forwards of one through the stages before, and before its backwards."""
-        costs, depth, before, trained, most = self.costs, self.layout.depth, 0, False, 0
+        """No round of these stages and microbatches is shorter."""
         split = self.named == ZERO_BUBBLE
-        first, whole = ("way", "least") if split else ("backward_us", "backward_us")
-        own, both = [0] * depth, [0] * depth
-        for place, (a, b) in enumerate(pairwise(self.stages)):
-            at = place % depth
-            count = -(-costs.microbatches // self.layout.replicas[at])
-            own[at] += count * costs.total(first, a, b)
-            both[at] += count * costs.total(whole, a, b)
-            if place < depth:
-                most = max(most, before + own[at])
-            trained |= costs.total("grad_bytes", a, b) > 0
-            before += costs.total(first, a, b) * trained
-        return max(most, *both)
+        return stages_us(self.costs, self.stages, self.layout.replicas, split=split)
 
     @property
     def guess_us(self) -> int:

@@ -1,6 +1,5 @@
-"""The best strategy for one task on one kind of device, and lower bounds."""
+"""The best strategy for one task on one kind of device."""
 
-from planner.search.bounds import Bounds, TaskBound, task_bounds
 from planner.search.descent import descend
 from planner.search.packed import Judging, Packed, Part
 from planner.search.searches import Searches, Ways, baselines, compared
@@ -10,13 +9,11 @@ from planner.search.sums import adds_alike, sums_of, teams_of
 from planner.search.task import Candidate, Wide
 
 __all__ = [
-    "Bounds",
     "Candidate",
     "Judging",
     "Packed",
     "Part",
     "Searches",
-    "TaskBound",
     "Ways",
     "Wide",
     "adds_alike",
@@ -27,7 +24,6 @@ __all__ = [
     "short_host",
     "short_with_disk",
     "sums_of",
-    "task_bounds",
     "teams_of",
     "without_disk",
 ]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind, Problem
-from planner.search import pool, variants
+from planner.processes import each
+from planner.search import variants
 from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
 from planner.search.sums import adds_alike
@@ -171,7 +172,7 @@ class Searches:
             lengths = tuple(self.problem.lengths[name] for name in names)
             asked.append(_Asked(bare[at], task, rooms[n], devices, lengths))
         tried = partial(_tried, self.best, self.packing)
-        return pool.each(tried, asked, effort, self.jobs, _weight)
+        return each(tried, asked, effort, self.jobs, _weight)
 
     @property
     def _needs(self) -> list[Need]:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from planner.dispatch import Pool
 from planner.errors import Infeasible
 from planner.inputs import Effort
-from planner.packing import How
-from planner.sequences.asked import Array, Asked
+from planner.packing import Array, Asked, How
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
 from planner.sequences.ways import (

@@ -15,10 +15,9 @@ from msgspec import structs
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.errors import Infeasible
-from planner.packing import How, laid_out
+from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.rounds import evaluating
 from planner.search import Judging
-from planner.sequences.asked import Array, Asked, bucket
 from planner.shards import Planned
 from plans import samples
 from plans.schema import Lengths, Program

@@ -12,11 +12,10 @@ from msgspec import structs
 from planner.dispatch import Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
-from planner.packing import Arrangement, How, Kind, arranged
+from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
 from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
 from planner.rounds import store
 from planner.search import Part
-from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import FINEST, Trial

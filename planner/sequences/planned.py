@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Layout, PackingName
-from planner.packing import How, write_table
+from planner.packing import Asked, How, write_table
 from planner.rounds import on_one_node
 from planner.search import Candidate, Packed
-from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us
 from planner.sequences.choose import Wanted, best
 from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, Made, in_common

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.bounds import samples_us
 from planner.inputs import Effort
-from planner.packing import How, arranged, in_turn
-from planner.sequences.asked import Array, Asked
-from planner.sequences.bounds import samples_us
+from planner.packing import Array, Asked, How, arranged, in_turn
 from planner.sequences.choose import Best
 from planner.sequences.made import InTurn, Made, lowered_together
 from planner.sequences.mix import Mix

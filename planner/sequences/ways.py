@@ -17,10 +17,9 @@ from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.mixes import Offer, best_mix
-from planner.packing import How, laid_out
+from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, mode_program
 from planner.rounds import Send
-from planner.sequences.asked import Array, Asked, bucket
 from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import backward_us, forward_us
 from profiles.codec import ALIGNMENT

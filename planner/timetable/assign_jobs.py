@@ -1,11 +1,11 @@
-"""When every task runs: the timetable of the tasks' programs as segments, how near it is to the
-best schedule of these programs, and whether it keeps the deadlines.
+"""When every task runs: the timetable of the tasks' programs as segments, and whether it keeps the
+deadlines.
 
 The best of a few timetables to begin with (`initial`) is made better by small changes
 (`local_search`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Protocol
 
@@ -13,15 +13,13 @@ from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
-from planner.rounds import least_us, share_us
-from planner.search import Bounds, Candidate, Packed, TaskBound
-from planner.timetable.configuration import Column, Demand, even_us
+from planner.rounds import share_us
+from planner.search import Candidate, Packed
 from planner.timetable.initial import initial
 from planner.timetable.jobs import Assignment, Devices, Job, Run, score
 from planner.timetable.list_schedule import longest_remaining
 from planner.timetable.local_search import improved
 from planner.timetable.segments import Stretch, cut
-from plans.prediction import Bound
 from plans.schema import Plan, Program, Segment
 from plans.timing import duration_us, task_spans
 from profiles.schema import Task
@@ -145,61 +143,3 @@ def in_time(problem: Problem, plan: Plan) -> None:
         f"{show_us(due)} ({due} µs); give it --deadline {worst}={end}us, others a later one, or "
         "raise --devices"
     )
-
-
-def named_bounds(
-    problem: Problem, bounds: Sequence[Bounds], judged: Mapping[str, int], *, phased: bool
-) -> tuple[Bound, ...]:
-    """All named bounds on the makespan, in µs, from those of the tasks (`bounds`).
-
-    judged: the least time of the evaluations of tasks with lengths. phased: the plan is of the kind
-    that the phase bound is about. Tasks with lengths have bounds by their compute, and by the
-    longest sample of every step.
-    """
-    demand = Demand({kind.name: kind.count for kind in problem.kinds})
-    # Segments of a device never overlap, so its evaluations come on top of whatever is trained.
-    every = [
-        (task, problem.kinds[place], devices, one, evaluating // devices)
-        for number, (task, of) in enumerate(zip(problem.tasks, bounds, strict=True))
-        for (place, devices), one in of.items()
-        for evaluating in [_evaluating_us(problem, place, number, judged)]
-    ]
-
-    def columns(us: Callable[[TaskBound], int]) -> list[Column]:
-        """All steps and evaluations of every task on every kind of devices."""
-        return [
-            Column(task.name, kind.name, task.steps * us(one) + evaluating, devices)
-            for task, kind, devices, one, evaluating in every
-        ]
-
-    links = [
-        Column(task.name, kind.name, task.steps * one.link_us, devices)
-        for task, kind, devices, one, _ in every
-    ]
-    compute, phase = columns(lambda b: b.compute_us), columns(lambda b: b.phase_us)
-    fill, several = columns(lambda b: b.fill_us), any(n > 1 for *_, n, _, _ in every)
-    if all(task.lengths for task in problem.tasks):
-        in_turn = _longest(columns(lambda b: b.load_us))
-        return Bound("compute", even_us(demand, compute)), Bound("critical-path", in_turn)
-    return (
-        Bound("compute", even_us(demand, compute)),
-        Bound("link", even_us(demand, links)),
-        Bound("load", _longest(columns(lambda b: b.load_us))),
-        *([Bound("fill-and-drain", max(_longest(fill), even_us(demand, fill)))] * several),
-        *([Bound("phase", max(_longest(phase), even_us(demand, phase)))] * phased),
-        Bound("critical-path", _longest(compute)),
-    )
-
-
-def _evaluating_us(problem: Problem, place: int, number: int, judged: Mapping[str, int]) -> int:
-    """The least compute time of a task's evaluations on a kind of devices."""
-    task = problem.kinds[place].tasks[number]
-    return judged[task.name] if task.lengths else least_us(task, problem.done.get(task.name, 0))
-
-
-def _longest(columns: Iterable[Column]) -> int:
-    """The task that takes longest, each on the kind where it takes least."""
-    least: dict[str, int] = {}
-    for one in columns:
-        least[one.task] = min(one.us, least.get(one.task, one.us))
-    return max(least.values())

@@ -9,11 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from planner.inputs import Effort, Problem
-from planner.lp import solve, total
-from planner.search import descend
-from planner.timetable.assign_jobs import Way, assign_jobs, jobs_of
-from planner.timetable.configuration import (
+from planner.bounds import (
     Column,
     Demand,
     column,
@@ -22,6 +18,10 @@ from planner.timetable.configuration import (
     demand_of,
     model_of,
 )
+from planner.inputs import Effort, Problem
+from planner.lp import solve, total
+from planner.search import descend
+from planner.timetable.assign_jobs import Way, assign_jobs, jobs_of
 from planner.timetable.jobs import Score, score
 from planner.timetable.sets import sets
 from profiles.schema import Task

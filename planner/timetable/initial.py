@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
+from planner.bounds import Column, Demand, configuration
 from planner.inputs import Effort, Objective
-from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.jobs import Assignment, Chunk, Devices, Job, makespan
 from planner.timetable.list_schedule import list_schedule
 from planner.timetable.sets import Slice, sets

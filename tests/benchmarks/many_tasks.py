@@ -33,12 +33,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from planner.bounds.task import task_bounds
 from planner.builder import build
 from planner.estimate.models import MODELS, Model
 from planner.estimate.profile import Spec, estimate
 from planner.exploring import wanted
 from planner.inputs.problem import Effort, Problem
-from planner.search.bounds import task_bounds
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner import Infeasible
+from planner.bounds.lengths import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, default
-from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us
+from planner.packing.asked import Asked
 from planner.sequences.choose import Wanted, best
 from planner.sequences.made import InTurn
 from planner.sequences.switching import switched

@@ -11,9 +11,10 @@ from support import gangs, synthetic
 from support.texts import text_task
 
 from planner import Problem
+from planner.bounds.step import TaskBound
+from planner.bounds.task import task_bounds
 from planner.exploring import Guess, _told, explore, wanted
 from planner.inputs.problem import Effort, Kind, Want
-from planner.search.bounds import TaskBound, task_bounds
 from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
 from planner.search.task import Wide
@@ -41,7 +42,7 @@ def alike(devices: int, steps: list[int]) -> Problem:
 def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tuple[str, int]]:
     """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
     asked = replace(alike(devices, steps), **wishes)  # type: ignore[arg-type]
-    bounds = [{(0, 1): TaskBound(1_000, 0, 1_000, 1_000, 1_000)} for _ in steps]
+    bounds = [{(0, 1): TaskBound({"compute": 1_000})} for _ in steps]
     return [(one.task, one.devices) for one in wanted(asked, bounds, effort())]
 
 
@@ -65,7 +66,7 @@ def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
 
 def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
     """Its step takes far longer than it computes, which more memory may spare."""
-    bounds = [{(0, 1): TaskBound(9, 0, 9, 9, us)} for us in (10**6, 9)]
+    bounds = [{(0, 1): TaskBound({"compute": 9, "phase": us})} for us in (10**6, 9)]
     names = {one.task for one in wanted(alike(2, [100, 10]), bounds, effort())}
     assert names == {"t0"}
 
@@ -124,11 +125,11 @@ def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
     program = Program("a", (Memory(1, 1),), ("a",), 0, 250, 250, 0, (), (), (op,), ())
     packed = Packed(((0, 10),), Lengths("0" * 64, 1, "0" * 64), Path(), 0)
     way = Guess(Wide("a", 0, 1), (program,), packed=packed)
-    bounds = [{(0, 1): TaskBound(100, 0, 100, 100, 100)}]
+    bounds = [{(0, 1): TaskBound({"compute": 100})}]
     for ways, known, us in (([way], True, 250), ([], True, 200), ([], False, 100)):
         searches = SimpleNamespace(ways=[ways], known=lambda _, known=known: known)
         (told,) = _told(asked, searches, bounds)  # type: ignore[arg-type]
-        assert (told[0, 1].compute_us, told[0, 1].period_us) == (100, us)
+        assert (told[0, 1].us("compute"), told[0, 1].period_us) == (100, us)
 
 
 class Asked:
@@ -150,6 +151,6 @@ def test_a_single_task_with_lengths_is_searched_on_all_devices_first() -> None:
     profile = synthetic.profile(text_task("a", steps=10), usable_bytes=1 << 30)
     asked = Problem.of(profile, devices=4, device_bytes=None, host_bytes=None)
     searches = Asked()
-    bounds = [{(0, 1): TaskBound(100, 0, 100, 100, 100)}]
+    bounds = [{(0, 1): TaskBound({"compute": 100})}]
     explore(asked, searches, bounds, effort())  # type: ignore[arg-type]
     assert searches.runs[0] == Wide("a", 0, 4)

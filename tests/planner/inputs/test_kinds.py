@@ -16,13 +16,14 @@ from support.unrelated import scaled, shortest, tiny
 import plans
 import profiles
 from planner import Infeasible, build
+from planner.bounds.configuration import Column, Demand, configuration
+from planner.bounds.named import named_bounds
+from planner.bounds.step import TaskBound
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.limits import Limits
 from planner.inputs.options import Objective
 from planner.inputs.problem import Effort, Problem, Want
-from planner.search.bounds import TaskBound
-from planner.timetable.assign_jobs import assign_jobs, named_bounds
-from planner.timetable.configuration import Column, Demand, configuration
+from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Assignment, Job, Run, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
 from profiles import Profile
@@ -327,11 +328,11 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
     """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
     below all of them, and as near as the grid is fine."""
     of = [
-        {(place, 1): TaskBound(us, us, us, us, us) for place, us in enumerate(each)}
+        {(place, 1): TaskBound({"compute": us, "link": us}) for place, us in enumerate(each)}
         for each in times
     ]
     asked = both(profiled(), profiled())
-    found = {bound.name: bound.us for bound in named_bounds(asked, of, {}, phased=True)}
+    found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
     (a, b), (c, d) = ((30 * one, 30 * other) for one, other in times)
     grid = [n / 100 for n in range(101)]
     best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from msgspec import structs
 from support import synthetic
 
+from planner.bounds.task import task_bound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort
-from planner.search.bounds import task_bound
 from planner.search.task import Search
 from planner.shards.costs import TaskCosts, castable
 from planner.shards.shard_cost import Links

@@ -5,8 +5,8 @@ from msgspec import structs
 from support import synthetic
 
 from planner import Infeasible, Problem, build
+from planner.bounds.task import task_bound
 from planner.inputs.problem import Effort
-from planner.search.bounds import task_bound
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
 from plans.schema import Op, Plan
@@ -92,7 +92,7 @@ def test_noting_norms_takes_compute_time() -> None:
     links = Links.of(profile().machine.devices[0])
     bounds = [task_bound(t, Effort(1e12, 0), links, 1 << 30) for t in (with_norms, without)]
     noting = TaskCosts(with_norms, 1).total("norm_us")
-    assert bounds[0].compute_us - bounds[1].compute_us == noting > 0
+    assert bounds[0].us("compute") - bounds[1].us("compute") == noting > 0
 
 
 def buffered(kind: str) -> Profile:

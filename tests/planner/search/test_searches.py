@@ -12,7 +12,6 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Problem
 from planner.rounds.round import Round
-from planner.search import pool
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import renamed
 from planner.search.task import Wide
@@ -93,18 +92,6 @@ def test_a_search_that_time_ended_is_not_complete() -> None:
     searches.run((), [Wide("t", 0, 4)], replace(effort(), deadline=time.monotonic() + 0.2))
     assert [one.complete for one in searches.ways[0]] == [True, False]
     assert not searches.complete
-
-
-def test_later_searches_have_what_is_left_of_the_time() -> None:
-    """One that takes longer than its share leaves the next one a share of the rest."""
-    given = list[float]()
-
-    def hungry(seconds: float, effort: Effort) -> None:
-        given.append(effort.left)
-        time.sleep(seconds)
-
-    pool.each(hungry, [0.12, 0, 0], replace(effort(), deadline=time.monotonic() + 0.3), 1)
-    assert [round(left, 1) for left in given] == [0.1, 0.1, 0.2]
 
 
 def test_the_baseline_is_renamed_as_well() -> None:

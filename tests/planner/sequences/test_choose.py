@@ -11,8 +11,8 @@ from support.texts import text_task
 from planner import Problem, build
 from planner.estimate import Spec, estimate
 from planner.inputs import Effort, Kind, parse_layout
+from planner.packing.asked import Asked
 from planner.sequences import choose
-from planner.sequences.asked import Asked
 from planner.sequences.mix import Mix
 from plans import prove_tables, save
 from plans.schema import Plan

@@ -17,7 +17,7 @@ from planner import Infeasible, Problem, build
 from planner.dispatch import Pool, reordered
 from planner.inputs import PackingName, parse_layout
 from planner.packing import How
-from planner.sequences.asked import Array
+from planner.packing.asked import Array
 from planner.sequences.ways import Trial
 from planner.views import describe
 from plans import prove_tables

@@ -15,9 +15,9 @@ from support.texts import text_task
 import plans
 from planner import Problem, build, show
 from planner.inputs import Effort, parse_layout
+from planner.packing.asked import Asked
 from planner.rounds import store
 from planner.sequences import switching
-from planner.sequences.asked import Asked
 from planner.sequences.made import InTurn, in_common
 from planner.sequences.mix import Mix
 from planner.sequences.switching import Pair, assigned, made_in_turn

@@ -10,7 +10,7 @@ from support.texts import text_task
 
 from planner.inputs import Effort, Kind
 from planner.lowering import PipelineRound
-from planner.sequences.asked import Asked
+from planner.packing.asked import Asked
 from planner.sequences.mix import Mix
 from planner.sequences.ways import FINEST, Way, tried, ways
 from planner.shards import Mode

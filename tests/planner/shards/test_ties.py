@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support import apart
 
+from planner.bounds.task import task_bound
 from planner.builder import build
 from planner.errors import Infeasible
 from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort, Problem
 from planner.rounds.round import Round
-from planner.search.bounds import task_bound
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, holdings
 from planner.shards.shard_cost import Links

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.time_indexed import shortest
 
+from planner.bounds.configuration import Column, Demand
 from planner.inputs.limits import Limits
 from planner.inputs.options import Objective
 from planner.inputs.problem import Effort, Want
 from planner.timetable.assign_jobs import assign_jobs
-from planner.timetable.configuration import Column, Demand
 from planner.timetable.initial import in_sets, wrapped
 from planner.timetable.jobs import Assignment, Chunk, Job, Run, makespan, score
 from planner.timetable.list_schedule import list_schedule

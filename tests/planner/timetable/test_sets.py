@@ -6,9 +6,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.bounds.configuration import Column, Demand, configuration
 from planner.inputs.problem import Effort
 from planner.lp.solver import minimise, solve, total
-from planner.timetable.configuration import Column, Demand, configuration
 from planner.timetable.sets import richest, sets
 
 

@@ -12,13 +12,13 @@ from msgspec import structs
 from support import piped, synthetic
 from support.strategies import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
+from planner.bounds.named import named_bounds
+from planner.bounds.task import phase_us, task_bound, task_bounds
 from planner.errors import Infeasible
 from planner.inputs.problem import Effort
 from planner.lowering import PipelineRound
 from planner.rounds import hydra
-from planner.search.bounds import phase_us, task_bound, task_bounds
 from planner.shards.costs import TaskCosts, sizes
-from planner.timetable.assign_jobs import named_bounds
 from profiles.schema import LayerCost, Link, Rate
 
 EFFORT_SECONDS = 30.0
@@ -79,7 +79,7 @@ def test_no_choice_above_frozen_layers_beats_a_bound(seed: int, layers: int, sti
 
 def _none_below(case: Small, palette: Palette) -> None:
     each = task_bounds(case.problem, effort())
-    bounds = named_bounds(case.problem, each, {}, phased=True)
+    bounds = named_bounds(case.problem, each, phased=True)
     best = max(bounds, key=lambda bound: bound.us)
     below = -(-best.us // case.task.steps)
     beaten = shortest(case.task, case.links, case.device_bytes, palette, below)
@@ -96,9 +96,9 @@ def test_the_baseline_beats_no_bound(seed: int, layers: int) -> None:
         return
     period = hydra.program(strategy, case.links).period_us
     bound = task_bound(case.task, effort(), case.links, case.device_bytes)
-    assert max(bound.compute_us, bound.link_us, bound.load_us) <= period
+    assert max(bound.us("compute"), bound.us("link"), bound.us("load")) <= period
     if strategy.costs.microbatches == 1:
-        assert bound.phase_us <= period
+        assert bound.us("phase") <= period
 
 
 @settings(max_examples=15)
@@ -132,18 +132,18 @@ def test_several_devices_have_what_all_of_them_have(seed: int, layers: int, devi
     one, few, more = (
         task_bound(case.task, effort(), links, room, devices=k) for k in (1, devices, devices + 1)
     )
-    assert -(-one.compute_us // devices) <= few.compute_us <= one.compute_us
-    assert one.load_us >= few.load_us >= more.load_us - 1
-    assert one.link_us >= few.link_us * devices
+    assert -(-one.us("compute") // devices) <= few.us("compute") <= one.us("compute")
+    assert one.us("load") >= few.us("load") >= more.us("load") - 1
+    assert one.us("link") >= few.us("link") * devices
     trained = next(n for n, layer in enumerate(case.task.layers) if layer.grad_bytes)
     ways = [
         sum(layer.costs[size].backward.median_us for layer in case.task.layers[trained:])
         for size in range(len(case.task.batches))
     ]
-    assert few.compute_us >= min(ways)
-    assert few.phase_us == few.fill_us >= few.load_us
+    assert few.us("compute") >= min(ways)
+    assert few.us("phase") == few.us("fill-and-drain") >= few.us("load")
     together = task_bound(case.task, effort(), links, devices * room)
-    assert few.load_us <= max(few.compute_us, together.load_us // devices + 1)
+    assert few.us("load") <= max(few.us("compute"), together.us("load") // devices + 1)
 
 
 def test_with_room_for_all_the_bound_is_reached() -> None:
@@ -164,7 +164,7 @@ def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     ]
     assert None in each  # the whole batch at once takes too much
     bound = task_bound(case.task, effort(), case.links, case.device_bytes)
-    assert bound.phase_us == min(us for us in each if us) > 0
+    assert bound.us("phase") == min(us for us in each if us) > 0
 
 
 def test_layers_without_transients_have_a_bound() -> None:
@@ -183,7 +183,7 @@ def test_layers_without_transients_have_a_bound() -> None:
         for layer in case.task.layers
     )
     task = structs.replace(case.task, layers=layers)
-    assert task_bound(task, effort(), case.links, case.device_bytes).phase_us > 0
+    assert task_bound(task, effort(), case.links, case.device_bytes).us("phase") > 0
 
 
 @settings(max_examples=75)
@@ -196,7 +196,10 @@ def test_no_round_on_several_devices_beats_a_bound(seed: int) -> None:
     one = task_bound(
         strategy.costs.task, effort(), piped.LINKS, made.device_bytes, devices=strategy.devices
     )
-    assert max(one.compute_us, one.link_us, one.load_us, one.fill_us) <= made.period_us
+    assert (
+        max(one.us("compute"), one.us("link"), one.us("load"), one.us("fill-and-drain"))
+        <= made.period_us
+    )
 
 
 @pytest.mark.parametrize(("batch", "devices"), [(2, 2), (4, 2), (4, 4), (8, 4), (2, 5)])
@@ -213,7 +216,7 @@ def test_fill_and_drain_is_reached_without_weights_to_send(batch: int, devices: 
         each = [tuple(range(min(devices, batch // cost.microbatch)))]
         one = piped.piped(task, (0, 3), each, "gpipe", microbatch=cost.microbatch)
         periods.append(PipelineRound(one, piped.LINKS).period_us)
-    bound = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=devices).fill_us
+    bound = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=devices).us("fill-and-drain")
     assert bound <= min(periods) <= bound * 1.3
 
 
@@ -225,10 +228,10 @@ def test_microbatches_are_too_few_or_too_small() -> None:
     one = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=2)
     update = task.layers[0].update_device.median_us
     ways = {c.microbatch: TaskCosts(task, c.microbatch).total("way") for c in task.batches}
-    assert one.fill_us == min(
+    assert one.us("fill-and-drain") == min(
         max(-(-(4 // size) * way // 2), way + update) for size, way in ways.items()
     )
-    assert one.fill_us > one.load_us
+    assert one.us("fill-and-drain") > one.us("load")
 
 
 def _dear(cost: LayerCost) -> LayerCost:

@@ -8,10 +8,10 @@ from msgspec import structs
 from support import synthetic
 from support.texts import text_task, us_of
 
+from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, judged_us, longest_us
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Kind, Problem
-from planner.sequences.asked import Asked
-from planner.sequences.bounds import compute_us, dispatch_us, judged_us, longest_us, task_bounds
+from planner.packing.asked import Asked
 from profiles.schema import Evaluation, Task
 
 FORMULA = (2_000_000, 3_000_000, 0)
@@ -39,9 +39,11 @@ def test_tasks_that_have_come_as_far_have_the_same_bounds() -> None:
     profile = synthetic.profile(*tasks, usable_bytes=1 << 30)
     problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
     done = {"b": 3, "c": 3}
-    first, *others = task_bounds(replace(problem, lengths=dict.fromkeys(names, LENGTHS), done=done))
+    first, *others = bounds_by_lengths(
+        replace(problem, lengths=dict.fromkeys(names, LENGTHS), done=done)
+    )
     assert others[0] == others[1] != first
-    assert others[0][0, 1].compute_us == compute_us(asked(tasks[1], 3), 1) // 4
+    assert others[0][0, 1].us("compute") == compute_us(asked(tasks[1], 3), 1) // 4
 
 
 def test_a_forward_that_is_recomputed_may_be_shorter_than_one_alone() -> None:

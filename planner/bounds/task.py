@@ -1,63 +1,34 @@
-"""Lower bounds on the steps of a task, for the named bounds on the makespan of any plan that the
-executor could run (`placement.named_bounds`).
+"""Lower bounds on a step of one task alone on a gang, in any plan that the executor could run.
 
-compute        one forward and one backward of every layer, and the norms of its gradients where
-               updates wait for them, spread evenly over the devices
-link           bytes that cannot stay on a device must cross its link every round, spread evenly
-load           steps x the best period of one task alone: compute, links, host and memory at
-               once, with single layers as shards and free residency (a linear program); on several
-               devices at once, where it has programs for so many, with what all of them have
-phase          steps x the best period of one task alone, of rounds that take all microbatches
-               of a shard in turn, or those of a block at the top one by one, and whose gradients,
-               where updates wait for norms, wait where they are updated: what a layer needs
-               between its update and its forward, and between forward and backward, must cross
-               the link or hold memory meanwhile (`windows`); all tasks' spread over the devices
-critical-path  steps x the compute time of the longest task, which runs one step at a time: on
-               several devices at once its part for each, and no less than a microbatch's way up
-               and down
-fill-and-drain the same by the size of microbatches, for tasks on several devices: large ones take
-               less time in all, but more for their way up and down, behind which no device fills
-               its time with others if there are few. It holds for all places, replicas and orders
+compute         one forward and one backward of every layer, and the norms of its gradients where
+                updates wait for them; on several devices a part for each, and no less than a
+                microbatch's way up and down
+link            bytes that cannot stay on a device must cross its link every round; several devices
+                share them
+load            compute, links, host and memory at once, with single layers as shards and free
+                residency (a linear program); on several devices with what all of them have
+fill-and-drain  on several devices, by the size of microbatches: large ones take less time in all,
+                but more for their way up and down, behind which no device fills its time with
+                others if there are few. It holds for all places, replicas and orders
+phase           on one device, of rounds that take all microbatches of a shard in turn, or those of
+                a block at the top one by one, and whose gradients, where updates wait for norms,
+                wait where they are updated: what a layer needs between its update and its forward,
+                and between forward and backward, must cross the link or hold memory meanwhile
+                (`windows`)
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
 from planner.lp import Terms, minimise, narrowed, scratch_bytes, solve
+from planner.processes import each
 from planner.rounds import PLENTY
-from planner.search import pool
 from planner.shards import Links, TaskCosts, castable, cut_points, layer_graph, shape_of, untied
 from profiles.schema import Layer, Task
-
-Gang = tuple[int, int]
-"""The place of a kind of devices, and how many of them train a task at once."""
-
-
-@dataclass(frozen=True)
-class TaskBound:
-    """µs per step of one task alone: compute, link load, all at once, and phase by phase.
-
-    No plan on so many devices beats the first four, and none of the kind described above the last.
-    On one device the fourth is the third, on several devices the last is the fourth.
-    """
-
-    compute_us: int
-    link_us: int
-    load_us: int
-    fill_us: int
-    phase_us: int
-
-    @property
-    def period_us(self) -> int:
-        return max(self.load_us, self.phase_us)
-
-
-Bounds = Mapping[Gang, TaskBound]
-"""The bounds of one task, on every gang that can train it."""
 
 
 def task_bounds(
@@ -91,7 +62,7 @@ def task_bounds(
             host_bytes=problem.host_bytes,
             devices=devices,
         )
-        found = pool.each(bound, [*mine.values()], effort, jobs)
+        found = each(bound, [*mine.values()], effort, jobs)
         by = dict(zip(mine, found, strict=True))
         for at, task in asked:
             of[at][gang] = by[shape_of(task)]
@@ -121,10 +92,10 @@ def task_bound(
         compute = max(-(-compute // devices), min(map(_way_us, sizes)))
         load = max(compute, load)
         fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
-        return TaskBound(compute, link, load, fill, fill)
+        return TaskBound({"compute": compute, "link": link, "load": load, "fill-and-drain": fill})
     load = max(compute, load)
-    phase = phase_us(sizes, links, device_bytes, effort, host_bytes)
-    return TaskBound(compute, link, load, load, phase or 0)
+    phase = phase_us(sizes, links, device_bytes, effort, host_bytes) or 0
+    return TaskBound({"compute": compute, "link": link, "load": load, "phase": phase})
 
 
 def _apart_us(costs: TaskCosts) -> int:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support.time_indexed import alike
 
+from planner.bounds.configuration import Column, Demand, column, configuration
 from planner.inputs.problem import Effort
 from planner.timetable.assign_jobs import assign_jobs
-from planner.timetable.configuration import Column, Demand, column, configuration
 from planner.timetable.jobs import Job, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
 from plans import timing

@@ -11,8 +11,10 @@ import pytest
 from support import synthetic
 
 import profiles
+from planner.inputs import Effort
+from planner.processes import each
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def together(group: int) -> int:
@@ -68,3 +70,15 @@ def test_no_process_outlives_a_build(kind: signal.Signals, tmp_path: Path) -> No
         assert process.returncode == 128 + kind
         assert err == "planning 4 task(s) on 1 device(s)\nerror: interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_later_searches_have_what_is_left_of_the_time() -> None:
+    """One that takes longer than its share leaves the next one a share of the rest."""
+    given = list[float]()
+
+    def hungry(seconds: float, effort: Effort) -> None:
+        given.append(effort.left)
+        time.sleep(seconds)
+
+    each(hungry, [0.12, 0, 0], Effort(time.monotonic() + 0.3, 0), 1)
+    assert [round(left, 1) for left in given] == [0.1, 0.1, 0.2]

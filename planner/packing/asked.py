@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.inputs import Kind, costs_at
-from planner.packing import Samples
+from planner.packing.samples import Samples
 from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.bounds.step import Bounds, TaskBound
 from planner.dispatch import Pool
 from planner.inputs import Problem
 from planner.lp import Constraint, Linear
-from planner.search import Bounds, TaskBound
-from planner.sequences.asked import Array, Asked
+from planner.packing import Array, Asked
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.lengths import held_out
@@ -48,7 +48,7 @@ def _evenly_us(asked: Asked, sizes: Array, often: Array, devices: int) -> int:
     return int(whole * _ROUNDED) // devices
 
 
-def task_bounds(problem: Problem) -> list[Bounds]:
+def bounds_by_lengths(problem: Problem) -> list[Bounds]:
     """The bounds of every task with lengths on any number of devices; none of other tasks."""
     known: dict[object, Bounds] = {}
     found = list[Bounds]()
@@ -71,8 +71,7 @@ def task_bounds(problem: Problem) -> list[Bounds]:
 
 
 def _task_bound(compute: int, in_turn: int, steps: int) -> TaskBound:
-    least = max(compute, in_turn) // steps
-    return TaskBound(compute // steps, 0, least, least, least)
+    return TaskBound({"compute": compute // steps, "longest": max(compute, in_turn) // steps})
 
 
 def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
