@@ -92,7 +92,7 @@ def round_compute_us(program: Program) -> list[int]:
     found = [0] * program.devices
     for op in program.round:
         if op.queue.lane is Lane.COMPUTE:
-            found[op.queue.device] += op.end_us - op.start_us
+            found[op.queue.device] += op.us
     return found
 
 
