@@ -2,7 +2,7 @@
 time axes, marked times. Data coordinates are µs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -96,8 +96,9 @@ def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
     if not crowded:
         _arrows(ax, [bar for bar in panel.bars if bar.to], panel.window)
     for (left, right), row in panel.boxes:
-        style = {"fill": False, "edgecolor": _INK, "linewidth": 1.6, "zorder": 5}
-        ax.add_patch(Rectangle((left, row.low), right - left, row.height, **style))
+        box = Rectangle((left, row.low), right - left, row.height, zorder=5)
+        box.set(fill=False, edgecolor=_INK, linewidth=1.6)
+        ax.add_patch(box)
     marks = [mark for mark in panel.marks if start <= mark.us <= end]
     ax.set_title(panel.title, loc="left", fontsize=9.5, pad=20 if marks else 6)
     _mark(ax, marks)
@@ -118,14 +119,10 @@ def _arrows(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
     room = ax.get_window_extent().width / dot * rows / len(ends)
     size = _HEAD * min(room / _ROOM, 1)
     head = size / _THIN if size >= _SMALLEST else 1
-    ax.quiver(
-        *(x, low, right, high - low),
-        **{"angles": "xy", "scale_units": "xy", "scale": 1, "units": "dots", "minlength": 0},
-        **dict.fromkeys(("headwidth", "headlength", "headaxislength"), head),
-        width=_THIN * dot,
-        color=SEND,
-        zorder=5,
-    )
+    style: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "units": "dots"}
+    style |= dict.fromkeys(("headwidth", "headlength", "headaxislength"), head)
+    style |= {"width": _THIN * dot, "minlength": 0, "color": SEND, "zorder": 5}
+    ax.quiver(x, low, right, high - low, **style)
 
 
 def _edges(send: Bar) -> tuple[float, float]:
@@ -142,8 +139,14 @@ def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:
         style = (0, (4, 2)) if mark.dashed else "-"
         ax.axvline(mark.us, color=_INK, lw=1.2, ls=style, zorder=6, label=mark.name)
     if marks:
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-        ax.legend(**place, ncols=len(marks), fontsize=7.5, frameon=False)
+        ax.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            borderaxespad=0.2,
+            ncols=len(marks),
+            fontsize=7.5,
+            frameon=False,
+        )
 
 
 def _time_axis(ax: "Axes", window: Window, note: str) -> None:

@@ -17,21 +17,37 @@ if TYPE_CHECKING:
 
 Color = tuple[float, float, float]
 Edges = npt.NDArray[np.float64]
-Look = tuple[int, str, float | None]  # number of the task, kind of op, tone
+Fill = tuple[int, str, float | None]  # number of the task, kind of op, tone
 
-HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
-# Kinds of compute in programs on several devices, in tones of which the tasks' colours have none.
-_KINDS = {"F": (70, 130, 205), "B": (35, 150, 95), "I": (225, 140, 30), "W": (150, 100, 180)}
-_WHITENED = {"F": 0.55, "B": 0.0, "I": 0.15, "W": 0.4} | dict.fromkeys(HATCHES, 0.75)
-_MIDDLE = 0.25  # copies
 _DARK = "#222222"
 _MARGIN = 0.3  # letters beside a name
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
+
+
+class Kind(NamedTuple):
+    """How ops of a kind look: the name in legends, how white their task's colour is, the hatch, and
+    the hue in programs on several devices, in tones of which the tasks' colours have none."""
+
+    name: str
+    white: float
+    hatch: str | None = None
+    hue: tuple[int, int, int] | None = None
+
+
+KINDS = {
+    "F": Kind("forward", 0.55, hue=(70, 130, 205)),
+    "B": Kind("backward", 0.0, hue=(35, 150, 95)),
+    "I": Kind("input gradients", 0.15, hue=(225, 140, 30)),
+    "W": Kind("weight gradients", 0.4, hue=(150, 100, 180)),
+    "N": Kind("norm", 0.75, "....."),
+    "U": Kind("update", 0.75, "/////"),
+    "R": Kind("reduce", 0.75, "xxxxx"),
+} | dict.fromkeys("PSX", Kind("copy", 0.25))
 
 
 class Row(NamedTuple):
@@ -71,11 +87,10 @@ class Bar(NamedTuple):
 def color(task: int | None, kind: str, tone: float | None = None) -> Color:
     """The shade of a kind in the colour of the task of this number, or in grey; with a tone that
     of the kind's own hue."""
-    hue = _GREY if task is None else _HUES[task % len(_HUES)]
-    white = _WHITENED.get(kind, _MIDDLE)
+    look = KINDS[kind]
+    hue, white = _GREY if task is None else _HUES[task % len(_HUES)], look.white
     if tone is not None:
-        hue = _KINDS.get(kind, _GREY)
-        white = tone if kind in _KINDS else white
+        hue, white = look.hue or _GREY, tone if look.hue else white
     red, green, blue = (part / 255 * (1 - white) + white for part in hue)
     return red, green, blue
 
@@ -83,7 +98,7 @@ def color(task: int | None, kind: str, tone: float | None = None) -> Color:
 def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window) -> bool:
     """All bars that the window shows, row by row; True when some rows were crowded: shares."""
     numbers = {task: number for number, task in enumerate(tasks)}
-    rows: dict[Row, dict[Look, list[Bar]]] = {}
+    rows: dict[Row, dict[Fill, list[Bar]]] = {}
     for bar in drawn:
         if bar.to is None and bar.starts(window):
             look = numbers[bar.task], bar.kind, bar.tone
@@ -96,13 +111,13 @@ def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window
     return crowded
 
 
-def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
+def _separate(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
     """A bar per op, named where there is room, without the task's name where the row has but
     one."""
     alone = len({task for task, *_ in looks}) == 1
     fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
     for (task, kind, tone), mine in sorted(looks.items()):
-        fill, hatch = color(task, kind, tone), HATCHES.get(kind)
+        fill, hatch = color(task, kind, tone), KINDS[kind].hatch
         outline = color(task if tone is None else None, "B") if hatch else "white"
         spans = [(start, bar.us) for bar in mine for start in bar.starts(window)]
         edges = [fill if us < fine and not hatch else outline for _, us in spans]
@@ -116,7 +131,7 @@ def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window
             zorder=2,
         )
         light = np.dot((0.299, 0.587, 0.114), fill) >= 0.56
-        style = {"color": _DARK if light else "white"}
+        style: dict[str, Any] = {"color": _DARK if light else "white"}
         style |= {"bbox": {"facecolor": fill, "lw": 0, "pad": 0.8}} if hatch else {}
         for bar in mine:
             prefix = f"{bar.task}." if alone else ""
@@ -134,13 +149,12 @@ def _name(
         room = (end - start) * letters - _MARGIN - row.left
         name = next((name for name in names if len(name) <= room), "")
         x = start + 1 / letters if row.left else (start + end) / 2
-        place = {"ha": "left" if row.left else "center", "va": "center", "clip_on": True}
         if name:
-            y = row.low + row.height * 0.48
-            ax.text(x, y, name, fontsize=row.font, zorder=4, **place, **style)
+            text = ax.text(x, row.low + row.height * 0.48, name, fontsize=row.font, **style)
+            text.set(ha="left" if row.left else "center", va="center", clip_on=True, zorder=4)
 
 
-def _shares(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
+def _shares(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
     """Stacked from the row's floor: how busy each task and kind keeps it; white is idle."""
     edges = _edges([bar for mine in looks.values() for bar in mine], window)
     floor = np.full(len(edges) - 1, row.low)

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEGEND_TASKS = 12
-_KINDS = {
-    "F": "forward",
-    "B": "backward",
-    "I": "input gradients",
-    "W": "weight gradients",
-    "N": "norm",
-    "U": "update",
-    "R": "reduce",
-    "P": "copy",
-}
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -163,13 +153,10 @@ def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
     present = {op.name.kind for program in plan.programs for op in program.ops}
     present &= {bar.kind for bar in drawn if not bar.to}
     edge = bars.color(None, "B")
-    handles += [
-        Patch(
-            fc=bars.color(None, kind, tone), ec=edge, hatch=bars.HATCHES.get(kind), lw=0.5, label=n
-        )
-        for kind, n in _KINDS.items()
-        if kind in present
-    ]
+    shown = {look.name: (kind, look) for kind, look in bars.KINDS.items() if kind in present}
+    for name, (kind, look) in shown.items():
+        fill = bars.color(None, kind, tone)
+        handles.append(Patch(fc=fill, ec=edge, hatch=look.hatch, lw=0.5, label=name))
     if any(bar.to for bar in drawn):
         handles.append(Line2D([], [], color=axes.SEND, lw=0.6, marker=">", ms=3, label="send"))
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
