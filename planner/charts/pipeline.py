@@ -8,8 +8,8 @@ sends as thin arrows.
 from collections.abc import Collection, Sequence
 
 from planner.charts.streams import Look, View, stacked
-from planner.views import PASSES, ranges, receiver, shards_on, spaces, stages
-from plans.ops import COPIES, Lane, parse_stream
+from planner.views import ranges, receiver, shards_on, spaces, stages
+from plans.ops import COPIES, PASSES, Lane, parse_stream
 from plans.schema import Plan, Segment
 from plans.timing import OpBar, streams
 

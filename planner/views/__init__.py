@@ -6,7 +6,6 @@ from planner.views.compare_table import table, to_json
 from planner.views.differences import describe_differences, differences, reasons
 from planner.views.focus import Focus, Window, aligned, focus
 from planner.views.layout import (
-    PASSES,
     bubble,
     layout_words,
     receiver,
@@ -19,7 +18,6 @@ from planner.views.summary import step_words, summary
 from planner.views.words import on_devices, ranges
 
 __all__ = [
-    "PASSES",
     "Focus",
     "Window",
     "aligned",

@@ -6,6 +6,7 @@ from itertools import islice
 from statistics import median
 
 from planner.views.pace import Pace, Slow, paces, slowest
+from plans.ops import COMPUTES, OpKind
 from plans.runlog import DropRecord, RunLog
 from plans.schema import Plan
 from plans.timing import (
@@ -19,8 +20,6 @@ from plans.timing import (
 from plans.trace import happened
 from profiles.errors import FormatError
 
-KINDS = tuple("FBIWNURPSX")
-COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 
 
@@ -59,7 +58,9 @@ class Comparison:
     emulated: bool
     makespan: Ratio  # and all below: of a run that has ops missing, as far as it came
     median_op_error: float | None  # of compute ops, without sign
-    kinds: dict[str, Ratio]  # sums of durations; metered ops count only where there are no others
+    kinds: dict[
+        OpKind, Ratio
+    ]  # sums of durations; metered ops count only where there are no others
     tasks: dict[str, Ratio]  # from a task's first op to its last
     losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
@@ -93,10 +94,10 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     ops = list(happened(plan, log))
     pace = paces(zip(ops, log.ops, strict=True))
     timed = [one for one in ops if not one.metered] or ops
-    kinds: dict[str, list[OpBar]] = {}
+    kinds: dict[OpKind, list[OpBar]] = {}
     for one in timed:
         kinds.setdefault(one.kind, []).append(one)
-    errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
+    errors = [abs(ratio - 1) for kind in COMPUTES for ratio in _ratios(kinds.get(kind, ()))]
     end, devices = log.end, device_times(plan)
     whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
     spans = {name: end_us - start_us for name, (start_us, end_us) in task_spans(plan).items()}
@@ -114,7 +115,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         emulated=log.header.emulated or plan.emulated != "",
         makespan=whole,
         median_op_error=median(errors) if errors else None,
-        kinds={kind: _times_of(kinds[kind]) for kind in KINDS if kind in kinds},
+        kinds={kind: _times_of(kinds[kind]) for kind in OpKind if kind in kinds},
         tasks={
             task.name: Ratio(spans.get(task.name, 0), actual.get(task.name, 0))
             for task in plan.tasks

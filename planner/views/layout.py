@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from planner.views.words import ranges
+from plans.ops import PASSES
 from plans.schema import Op, Program
 from plans.timing import rank, round_compute_us
-
-PASSES = "FBIW"
 
 
 class Stage(NamedTuple):
