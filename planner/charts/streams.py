@@ -7,10 +7,12 @@ from typing import NamedTuple
 from planner.charts.axes import Mark, Panel, top
 from planner.charts.bars import Bar, Row
 from planner.views import Window
+from plans.ops import Lane, parse_stream
 from plans.schema import Plan
-from plans.timing import OpBar, rank, streams
+from plans.timing import OpBar, streams
 
-_COMPUTE, _HOST, _COPIES = Row(0, 1.0), Row(0, 0.5, 6), Row(0, 0.4, 6)
+_ROWS = {Lane.COMPUTE: Row(0, 1.0), Lane.HOST: Row(0, 0.5, 6)}
+_COPIES = Row(0, 0.4, 6)
 _GAP = 0.12  # between two rows
 _APART = 0.45  # more between two devices of several rows each
 _INCHES = 0.36  # that a row of height 1 wants at least
@@ -59,7 +61,7 @@ class View:
 
 def view(plan: Plan, devices: Collection[int] | None = None) -> View:
     """A row for each stream in use, or those of some devices."""
-    used = [s for s in streams(plan) if devices is None or rank(s)[0] in devices]
+    used = [s for s in streams(plan) if devices is None or parse_stream(s).device in devices]
     return View(stacked(used), {})
 
 
@@ -67,12 +69,11 @@ def stacked(used: Sequence[str], gap: float = _GAP) -> dict[str, Row]:
     """The rows of these streams, in order from the top."""
     found: dict[str, Row] = {}
     low, below = 0.0, -1
-    apart = _APART * (len({rank(stream)[0] for stream in used}) < len(used))
+    apart = _APART * (len({parse_stream(stream).device for stream in used}) < len(used))
     for stream in reversed(used):
-        device, _ = rank(stream)
+        device, lane = parse_stream(stream)
         low += apart if below not in (-1, device) else 0.0
-        kind = {*stream.split(".")}
-        row = _COMPUTE if "compute" in kind else _HOST if "host" in kind else _COPIES
+        row = _ROWS.get(lane, _COPIES)
         found[stream] = row._replace(low=low)
         low, below = low + row.height + gap, device
     return dict(reversed(found.items()))

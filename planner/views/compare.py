@@ -101,7 +101,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     end, devices = log.end, device_times(plan)
     whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
     spans = {name: end_us - start_us for name, (start_us, end_us) in task_spans(plan).items()}
-    copies = {str(n): device.exposed_copy_us for n, device in enumerate(devices)}
+    copies = {n: device.exposed_copy_us for n, device in enumerate(devices)}
     missing = _missing(plan, ops, {drop.task for drop in log.drops})
     if missing.count or log.drops:
         ops, planned = _as_planned(plan, ops)
@@ -122,8 +122,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         },
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
-            Ratio(copies.get(str(number), 0), exposed.get(str(number), 0))
-            for number in range(len(devices))
+            Ratio(copies.get(number, 0), exposed.get(number, 0)) for number in range(len(devices))
         ),
         peaks=tuple(
             Ratio(device.peak_bytes, peaks.get(number)) for number, device in enumerate(devices)
@@ -172,7 +171,7 @@ def _last_us(ops: Iterable[OpBar]) -> int:
     return max((one.end_us for one in ops), default=0)
 
 
-def _exposed(ops: Iterable[OpBar]) -> dict[str, int]:
+def _exposed(ops: Iterable[OpBar]) -> dict[int, int]:
     """Copies that compute did not hide, by device."""
     return exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
 
