@@ -152,7 +152,7 @@ def bottleneck(plan: Plan) -> tuple[str, float]:
     program, busy = longest(plan), Counter[Stream]()
     for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True):
         for op in kind.ops:
-            busy[op.queue] += rounds * (op.end_us - op.start_us)
+            busy[op.queue] += rounds * op.us
     own = [segment for segment in plan.segments if segment.program == program.name]
     stream, us = busy.most_common(1)[0]
     return str(stream.lane), us / max(1, sum(rounds_us(program, segment) for segment in own))

@@ -68,6 +68,11 @@ class Op(Struct, frozen=True):
     transient_bytes: Count = 0
 
     @property
+    def us(self) -> int:
+        """The time that it takes."""
+        return self.end_us - self.start_us
+
+    @property
     def name(self) -> OpName:
         """The id taken apart; ValueError where it is none."""
         return parse_id(self.id)

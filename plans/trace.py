@@ -12,7 +12,7 @@ import msgspec
 from plans.runlog import RunLog
 from plans.schema import Op, Plan
 from plans.timing import (
-    Planned,
+    OpBar,
     RoundKinds,
     kinds_of,
     plan_stream,
@@ -43,7 +43,7 @@ def trace(plan: Plan, log: RunLog | None = None) -> bytes:
     return msgspec.json.encode(body) + b"\n"
 
 
-def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
+def happened(plan: Plan, log: RunLog) -> Iterator[OpBar]:
     """The log's ops as the plan knows them, in the order of the log, at their actual times.
 
     FormatError when the log names an op, round or segment that the plan does not have.
@@ -68,7 +68,7 @@ def happened(plan: Plan, log: RunLog) -> Iterator[Planned]:
             )
         op, stream = found
         times = record.start_us, record.end_us
-        yield Planned(record.segment, record.round, op, stream, *times, record.metered)
+        yield OpBar(record.segment, record.round, op, stream, *times, record.metered)
 
 
 def rounds_shown(plan: Plan) -> list[int]:
@@ -111,13 +111,13 @@ def _metadata(name: str, pid: int, tid: int, args: Event) -> Event:
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 
-def _tracks(ops: Iterable[Planned], actual: bool) -> Iterator[Event]:
+def _tracks(ops: Iterable[OpBar], actual: bool) -> Iterator[Event]:
     """Slices of all ops, track by track in order of time, then the arrows between tracks."""
-    tracks: dict[tuple[int, int], list[Planned]] = {}
+    tracks: dict[tuple[int, int], list[OpBar]] = {}
     for one in ops:
         tracks.setdefault(_place(one.stream, actual), []).append(one)
     slices: dict[tuple[int, int, str], Event] = {}
-    edges: list[tuple[Planned, str]] = []
+    edges: list[tuple[OpBar, str]] = []
     for (pid, tid), track in sorted(tracks.items()):
         free = 0
         for one in sorted(track, key=lambda p: (p.start_us, p.end_us)):
@@ -130,16 +130,16 @@ def _tracks(ops: Iterable[Planned], actual: bool) -> Iterator[Event]:
     yield from _flows(edges, slices, actual)
 
 
-def _slice(one: Planned, pid: int, tid: int, start: int, length: int, actual: bool) -> Event:
+def _slice(one: OpBar, pid: int, tid: int, start: int, length: int, actual: bool) -> Event:
     args = {"segment": one.segment, "round": one.round}
     if actual:
-        args["predicted_us"] = one.op.end_us - one.op.start_us
+        args["predicted_us"] = one.predicted_us
     place = {"pid": pid, "tid": tid, "ts": start, "dur": length}
-    return {"ph": "X", "name": one.op.id, "cat": one.op.name.kind, **place, "args": args}
+    return {"ph": "X", "name": one.op.id, "cat": one.kind, **place, "args": args}
 
 
 def _flows(
-    edges: Iterable[tuple[Planned, str]],
+    edges: Iterable[tuple[OpBar, str]],
     slices: dict[tuple[int, int, str], Event],
     actual: bool,
 ) -> Iterator[Event]:

@@ -71,5 +71,5 @@ def patience_s(plan: Plan, settings: Settings) -> float:
     predicts, a minute at least."""
     if settings.stall_seconds:
         return settings.stall_seconds
-    longest = max(op.end_us - op.start_us for program in plan.programs for op in program.ops)
+    longest = max(op.us for program in plan.programs for op in program.ops)
     return max(60.0, 20 * longest / 1e6)

@@ -28,7 +28,7 @@ def least_us(device: Device, op: Op) -> int:
     """
     if device.emulation is None or device.emulation.compute_slowdown == 1:
         return 0
-    return op.end_us - op.start_us if op.queue.lane in (Lane.COMPUTE, Lane.HOST) else 0
+    return op.us if op.queue.lane in (Lane.COMPUTE, Lane.HOST) else 0
 
 
 def wait_until(deadline: float, check: Callable[[], None] = lambda: None) -> None:

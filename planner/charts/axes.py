@@ -1,12 +1,11 @@
-"""The panels of a picture: a figure below pyplot's notice, rows of bars, time axes, marked times.
-
-Data coordinates are µs.
-"""
+"""The panels of a picture: a figure below pyplot's notice, rows of bars and arrows between them,
+time axes, marked times. Data coordinates are µs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from planner.charts import arrows
+import numpy as np
+
 from planner.charts.bars import Bar, Row, paint
 from planner.views import Window
 from profiles.units import show_clock
@@ -21,6 +20,10 @@ _WIDTH = 13.0  # inches
 _TALLEST = 80.0
 _AROUND = 0.85  # inches of a panel's title and time axis
 _MARGIN = 0.2  # above and below all rows
+SEND = (0.1, 0.1, 0.1, 0.6)  # colour of an arrow
+_THIN, _HEAD = 0.6, 3.6  # points of an arrow
+_ROOM = 9.0  # points along a row that a head of full size wants; with less it is smaller
+_SMALLEST = 1.5  # of a head: else the arrow is a line
 # From so many µs on, the unit of so many, and its name.
 _UNITS = (
     (7_200_000_000, 3_600_000_000, "h"),
@@ -63,10 +66,8 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
     fig = Figure(figsize=(_WIDTH, min(0.6 + sum(heights), _TALLEST)), layout="constrained")
     FigureCanvasAgg(fig)
     wide = {"left": 0.08, "right": 0.99}  # about as the layout will have it: names go by that
-    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights, gridspec_kw=wide)[
-        :, 0
-    ]
-    for ax, panel in zip(axes, panels, strict=True):
+    grid = fig.subplots(len(panels), squeeze=False, height_ratios=heights, gridspec_kw=wide)
+    for ax, panel in zip(grid[:, 0], panels, strict=True):
         draw(ax, panel, tasks)
     return fig
 
@@ -93,7 +94,7 @@ def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
     ax.tick_params(axis="y", length=0)
     crowded = paint(ax, tasks, panel.bars, panel.window)
     if not crowded:
-        arrows.draw(ax, [bar for bar in panel.bars if bar.to], panel.window)
+        _arrows(ax, [bar for bar in panel.bars if bar.to], panel.window)
     for (left, right), row in panel.boxes:
         box = Rectangle((left, row.low), right - left, row.height, zorder=5)
         box.set(fill=False, edgecolor=_INK, linewidth=1.6)
@@ -104,6 +105,32 @@ def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
     note = panel.note + "; filled height: busy share of a crowded row" * crowded
     _time_axis(ax, panel.window, note)
     return ax
+
+
+def _arrows(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
+    """A thin arrow for each repetition of a send that reaches into the window: from the edge of
+    one row, when it begins, to that of another, when it is over."""
+    ends = [(start, bar.us, *_edges(bar)) for bar in sends for start in bar.starts(window)]
+    if not ends:
+        return
+    x, right, low, high = np.array(ends, dtype=np.float64).T
+    dot = ax.figure.dpi / 72  # dots in a point
+    rows = len({bar.row for bar in sends})
+    room = ax.get_window_extent().width / dot * rows / len(ends)
+    size = _HEAD * min(room / _ROOM, 1)
+    head = size / _THIN if size >= _SMALLEST else 1
+    style: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "units": "dots"}
+    style |= dict.fromkeys(("headwidth", "headlength", "headaxislength"), head)
+    style |= {"width": _THIN * dot, "minlength": 0, "color": SEND, "zorder": 5}
+    ax.quiver(x, low, right, high - low, **style)
+
+
+def _edges(send: Bar) -> tuple[float, float]:
+    """The edges of both rows that face each other."""
+    row, to = send.row, send.to or send.row
+    if row.low > to.low:
+        return row.low, to.low + to.height
+    return row.low + row.height, to.low
 
 
 def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:

@@ -5,7 +5,7 @@ A plan of a million ops is drawn as fast, and read as easily, as one of forty.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,25 +17,37 @@ if TYPE_CHECKING:
 
 Color = tuple[float, float, float]
 Edges = npt.NDArray[np.float64]
-Look = tuple[int, str, float | None]  # number of the task, kind of op, tone
+Fill = tuple[int, str, float | None]  # number of the task, kind of op, tone
 
-HATCHES = {"U": "/////", "R": "xxxxx", "N": "....."}
 # Okabe and Ito's colours, told apart by all kinds of colour vision, without black and yellow.
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
-# Kinds of compute in programs on several devices, in tones of which the tasks' colours have none.
-_KINDS = {
-    "F": (70, 130, 205),
-    "B": (35, 150, 95),
-    "I": (225, 140, 30),
-    "W": (150, 100, 180),
-}
-_WHITENED = {"F": 0.55, "B": 0.0, "I": 0.15, "W": 0.4} | dict.fromkeys(HATCHES, 0.75)
-_MIDDLE = 0.25  # copies
+_DARK = "#222222"
 _MARGIN = 0.3  # letters beside a name
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
+
+
+class Kind(NamedTuple):
+    """How ops of a kind look: the name in legends, how white their task's colour is, the hatch, and
+    the hue in programs on several devices, in tones of which the tasks' colours have none."""
+
+    name: str
+    white: float
+    hatch: str | None = None
+    hue: tuple[int, int, int] | None = None
+
+
+KINDS = {
+    "F": Kind("forward", 0.55, hue=(70, 130, 205)),
+    "B": Kind("backward", 0.0, hue=(35, 150, 95)),
+    "I": Kind("input gradients", 0.15, hue=(225, 140, 30)),
+    "W": Kind("weight gradients", 0.4, hue=(150, 100, 180)),
+    "N": Kind("norm", 0.75, "....."),
+    "U": Kind("update", 0.75, "/////"),
+    "R": Kind("reduce", 0.75, "xxxxx"),
+} | dict.fromkeys("PSX", Kind("copy", 0.25))
 
 
 class Row(NamedTuple):
@@ -65,96 +77,84 @@ class Bar(NamedTuple):
     tone: float | None = None
     to: Row | None = None
 
-    def repetitions(self, window: Window) -> range:
-        """The rounds in which the bar reaches into the window."""
+    def starts(self, window: Window) -> range:
+        """The starts of the repetitions that reach into the window."""
         first = max((window[0] - self.start - self.us) // self.period + 1, 0)
         end = min(-((self.start - window[1]) // self.period), self.rounds)
-        return range(first, end)
+        return range(self.start + first * self.period, self.start + end * self.period, self.period)
 
 
 def color(task: int | None, kind: str, tone: float | None = None) -> Color:
     """The shade of a kind in the colour of the task of this number, or in grey; with a tone that
     of the kind's own hue."""
-    hue = _GREY if task is None else _HUES[task % len(_HUES)]
-    white = _WHITENED.get(kind, _MIDDLE)
+    look = KINDS[kind]
+    hue, white = _GREY if task is None else _HUES[task % len(_HUES)], look.white
     if tone is not None:
-        hue = _KINDS.get(kind, _GREY)
-        white = tone if kind in _KINDS else white
+        hue, white = look.hue or _GREY, tone if look.hue else white
     red, green, blue = (part / 255 * (1 - white) + white for part in hue)
     return red, green, blue
-
-
-def _ink(paper: Color) -> str:
-    """The colour of letters that can be read on this one."""
-    light = 0.299 * paper[0] + 0.587 * paper[1] + 0.114 * paper[2]
-    return "white" if light < 0.56 else "#222222"
 
 
 def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window) -> bool:
     """All bars that the window shows, row by row; True when some rows were crowded: shares."""
     numbers = {task: number for number, task in enumerate(tasks)}
-    groups: dict[Row, dict[Look, list[Bar]]] = {}
+    rows: dict[Row, dict[Fill, list[Bar]]] = {}
     for bar in drawn:
-        if bar.to is None and bar.repetitions(window):
+        if bar.to is None and bar.starts(window):
             look = numbers[bar.task], bar.kind, bar.tone
-            groups.setdefault(bar.row, {}).setdefault(look, []).append(bar)
+            rows.setdefault(bar.row, {}).setdefault(look, []).append(bar)
     crowded = False
-    for row, looks in groups.items():
-        count = sum(len(bar.repetitions(window)) for mine in looks.values() for bar in mine)
-        (_shares if count > _CROWDED else _separate)(ax, row, looks, window)
-        crowded |= count > _CROWDED
+    for row, looks in rows.items():
+        full = sum(len(bar.starts(window)) for mine in looks.values() for bar in mine) > _CROWDED
+        (_shares if full else _separate)(ax, row, looks, window)
+        crowded |= full
     return crowded
 
 
-def _separate(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
+def _separate(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
     """A bar per op, named where there is room, without the task's name where the row has but
     one."""
     alone = len({task for task, *_ in looks}) == 1
+    fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
     for (task, kind, tone), mine in sorted(looks.items()):
-        fill, hatch = color(task, kind, tone), HATCHES.get(kind)
+        fill, hatch = color(task, kind, tone), KINDS[kind].hatch
         outline = color(task if tone is None else None, "B") if hatch else "white"
-        spans = [(b.start + r * b.period, b.us) for b in mine for r in b.repetitions(window)]
-        fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
+        spans = [(start, bar.us) for bar in mine for start in bar.starts(window)]
+        edges = [fill if us < fine and not hatch else outline for _, us in spans]
         ax.broken_barh(
             spans,
             (row.low, row.height),
             facecolors=fill,
-            edgecolors=[fill if us < fine and not hatch else outline for _, us in spans],
+            edgecolors=edges,
             hatch=hatch,
             linewidth=0.5,
             zorder=2,
         )
+        light = np.dot((0.299, 0.587, 0.114), fill) >= 0.56
+        style: dict[str, Any] = {"color": _DARK if light else "white"}
+        style |= {"bbox": {"facecolor": fill, "lw": 0, "pad": 0.8}} if hatch else {}
         for bar in mine:
             prefix = f"{bar.task}." if alone else ""
-            _name(ax, bar, [name.removeprefix(prefix) for name in bar.names], window, fill)
+            _name(ax, bar, [name.removeprefix(prefix) for name in bar.names], window, style)
 
 
-def _name(ax: "Axes", bar: Bar, names: Sequence[str], window: Window, paper: Color) -> None:
+def _name(
+    ax: "Axes", bar: Bar, names: Sequence[str], window: Window, style: dict[str, Any]
+) -> None:
     """The first name that fits into the visible part of each repetition."""
-    hidden = {"facecolor": paper, "lw": 0, "pad": 0.8} if bar.kind in HATCHES else None
     row, inches = bar.row, ax.get_window_extent().width / ax.figure.dpi
     letters = inches * 72 / max(window[1] - window[0], 1) / row.letter  # in a µs
-    for number in bar.repetitions(window):
-        start = max(bar.start + number * bar.period, window[0])
-        end = min(bar.start + number * bar.period + bar.us, window[1])
+    for begin in bar.starts(window):
+        start, end = max(begin, window[0]), min(begin + bar.us, window[1])
         room = (end - start) * letters - _MARGIN - row.left
-        name = next((name for name in names if len(name) <= room), None)
-        if name is not None:
-            ax.text(
-                start + 1 / letters if row.left else (start + end) / 2,
-                row.low + row.height * 0.48,
-                name,
-                ha="left" if row.left else "center",
-                va="center",
-                fontsize=row.font,
-                color=_ink(paper),
-                bbox=hidden,
-                clip_on=True,
-                zorder=4,
-            )
+        name = next((name for name in names if len(name) <= room), "")
+        x = start + 1 / letters if row.left else (start + end) / 2
+        if name:
+            text = ax.text(x, row.low + row.height * 0.48, name, fontsize=row.font, **style)
+            text.set(ha="left" if row.left else "center", va="center", clip_on=True, zorder=4)
 
 
-def _shares(ax: "Axes", row: Row, looks: dict[Look, list[Bar]], window: Window) -> None:
+def _shares(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
     """Stacked from the row's floor: how busy each task and kind keeps it; white is idle."""
     edges = _edges([bar for mine in looks.values() for bar in mine], window)
     floor = np.full(len(edges) - 1, row.low)
@@ -172,8 +172,7 @@ def _edges(drawn: Sequence[Bar], window: Window) -> Edges:
     period = max(drawn, key=lambda bar: bar.rounds * bar.us).period
     if period < 8 * width:
         width = -(-width // period) * period
-    inner = np.arange(start, end, max(width, 1.0), dtype=np.float64)
-    return np.append(inner, float(end))
+    return np.append(np.arange(start, end, max(width, 1.0), dtype=np.float64), float(end))
 
 
 def coverage(drawn: Sequence[Bar], edges: Edges) -> Edges:

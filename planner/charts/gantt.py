@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.charts import arrows, axes, bars, overview, pipeline, streams
+from planner.charts import axes, bars, overview, pipeline, streams
 from planner.charts.axes import Mark, Panel
 from planner.charts.bars import Bar, Row
 from planner.charts.streams import View
 from planner.views import Focus, aligned, bubble, focus, on_devices
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment
-from plans.timing import RoundKinds, of_kind
+from plans.timing import RoundKinds, of_kind, op_bars
+from plans.trace import happened
 from profiles.codec import write_atomic
 from profiles.errors import FormatError
 from profiles.units import show_us
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LEGEND_TASKS = 12
-_KINDS = {
-    "F": "forward",
-    "B": "backward",
-    "I": "input gradients",
-    "W": "weight gradients",
-    "N": "norm",
-    "U": "update",
-    "R": "reduce",
-    "P": "copy",
-}
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -52,10 +43,12 @@ def figure(
     With a log the whole run and two rounds, each as planned and as it happened. FormatError when
     the log is not of this plan, or the plan has no such task or step.
     """
+    near = focus(plan, task, step)
     if log is None:
-        panels = _two_levels(plan, focus(plan, task, step), copies=copies)
+        above = overview.panel(plan, *_planned(plan), near)
+        panels = [above, _close_up(plan, near, copies=copies)]
     else:
-        panels = _compared(plan, log, copies=copies)
+        panels = _compared(plan, log, near, copies=copies)
     fig = axes.figure(panels, [one.name for one in plan.tasks])
     _legend(fig, plan, [bar for panel in panels for bar in panel.bars])
     return fig
@@ -83,12 +76,6 @@ def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copi
     return streams.view(plan, devices)
 
 
-def _two_levels(plan: Plan, near: Focus | None, *, copies: bool) -> list[Panel]:
-    """All segments, and the ops of what is in focus."""
-    above = overview.panel(plan, _summary(plan), _planned_marks(plan), near)
-    return [above, _close_up(plan, near, copies=copies)]
-
-
 def _close_up(plan: Plan, near: Focus | None, *, copies: bool) -> Panel:
     """The ops of what is in focus with what else runs there meanwhile; of all devices and the whole
     run if nothing is."""
@@ -103,24 +90,22 @@ def _close_up(plan: Plan, near: Focus | None, *, copies: bool) -> Panel:
             title += f", bubble {bubble(program):.1%}"
     title += f", planned{_source(plan)}"
     view = _view(plan, near, devices, copies=copies)
-    shown = streams.planned(plan, view, window)
-    return streams.panel(view, shown, window, title, large=True)
+    return streams.panel(view, op_bars(plan, window), window, title, large=True)
 
 
-def _compared(plan: Plan, log: RunLog, *, copies: bool) -> list[Panel]:
+def _compared(plan: Plan, log: RunLog, near: Focus | None, *, copies: bool) -> list[Panel]:
     """The run as planned and as it happened, both from 0 to the later end, and two of its rounds if
     rounds are but a part of it."""
-    near = focus(plan)
     view = _view(plan, near, None, copies=copies)
-    planned, happened = streams.planned(plan, view), streams.actual(plan, log, view)
-    last = max((bar.start + bar.us for bar in happened), default=0)
+    planned, actual = list(op_bars(plan)), list(happened(plan, log))
+    last = max((op.end_us for op in actual), default=0)
     expected, end = plan.prediction.makespan_us, log.end.actual_us if log.end else last
     error = f", {100 * (end - expected) / expected:+.1f} % against the plan" if expected else ""
     title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
     marks = [Mark(expected, "planned makespan", True), Mark(end, "actual makespan", False)]
     whole = (0, max(expected, end))
-    above = streams.panel(view, planned, whole, _summary(plan), _planned_marks(plan))
-    below = streams.panel(view, happened, whole, title, marks)
+    above = streams.panel(view, planned, whole, *_planned(plan))
+    below = streams.panel(view, actual, whole, title, marks)
     if near is None:
         return [above, below]
     segment, (window, seen) = plan.segments[near.segment], aligned(plan, log, near)
@@ -129,7 +114,7 @@ def _compared(plan: Plan, log: RunLog, *, copies: bool) -> list[Panel]:
     later = f"close-up: the same rounds as they happened{_paced(plan)}"
     framed = above._replace(boxes=[(window, Row(-0.2, axes.top(above.rows) + 0.4))])
     close = streams.panel(view, planned, window, title)
-    return [framed, below, close, streams.panel(view, happened, seen, later)]
+    return [framed, below, close, streams.panel(view, actual, seen, later)]
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -156,33 +141,34 @@ def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    piped = any(bar.tone is not None for bar in drawn)
-    alone = piped and len(plan.tasks) == 1
+    tone = pipeline.TONE if any(bar.tone is not None for bar in drawn) else None
+    named = [] if tone and len(plan.tasks) == 1 else plan.tasks
     handles: list[Any] = [
         Patch(facecolor=bars.color(place, "B"), label=task.name)
-        for place, task in enumerate(plan.tasks[: 0 if alone else _LEGEND_TASKS])
+        for place, task in enumerate(named[:_LEGEND_TASKS])
     ]
-    if len(plan.tasks) > _LEGEND_TASKS:
-        handles.append(Patch(facecolor="none", label=f"… {len(plan.tasks) - _LEGEND_TASKS} more"))
+    if len(named) > _LEGEND_TASKS:
+        handles.append(Patch(facecolor="none", label=f"… {len(named) - _LEGEND_TASKS} more"))
     # The overview's bars are of kind B, whatever runs there.
     present = {op.name.kind for program in plan.programs for op in program.ops}
     present &= {bar.kind for bar in drawn if not bar.to}
-    for kind, name in _KINDS.items():
-        if kind in present:
-            fill = bars.color(None, kind, pipeline.TONE if piped else None)
-            hatch, edge = bars.HATCHES.get(kind), bars.color(None, "B")
-            handles.append(Patch(facecolor=fill, edgecolor=edge, hatch=hatch, lw=0.5, label=name))
+    edge = bars.color(None, "B")
+    shown = {look.name: (kind, look) for kind, look in bars.KINDS.items() if kind in present}
+    for name, (kind, look) in shown.items():
+        fill = bars.color(None, kind, tone)
+        handles.append(Patch(fc=fill, ec=edge, hatch=look.hatch, lw=0.5, label=name))
     if any(bar.to for bar in drawn):
-        arrow = Line2D([], [], color=arrows.INK, lw=0.6, marker=">", markersize=3, label="send")
-        handles.append(arrow)
+        handles.append(Line2D([], [], color=axes.SEND, lw=0.6, marker=">", ms=3, label="send"))
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
 
 
-def _summary(plan: Plan) -> str:
+def _planned(plan: Plan) -> tuple[str, list[Mark]]:
+    """The title and the marks of all that is planned."""
     p = plan.prediction
-    bound = f"{p.lower_bound_name} bound {show_us(p.lower_bound_us)}"
-    gap = f"gap {p.gap_ppm / 1e4:.2f} %"
-    return f"planned: makespan {show_us(p.makespan_us)}, {bound}, {gap}{_source(plan)}"
+    bound = f"{p.lower_bound_name} bound"
+    title = f"planned: makespan {show_us(p.makespan_us)}, {bound} {show_us(p.lower_bound_us)}"
+    marks = [Mark(p.lower_bound_us, bound, True), Mark(p.makespan_us, "makespan", False)]
+    return f"{title}, gap {p.gap_ppm / 1e4:.2f} %{_source(plan)}", marks
 
 
 def _source(plan: Plan) -> str:
@@ -196,9 +182,3 @@ def _paced(plan: Plan) -> str:
 
 def _where(segment: Segment) -> str:
     return f"{segment.program} on {on_devices(segment.devices)}"
-
-
-def _planned_marks(plan: Plan) -> list[Mark]:
-    p = plan.prediction
-    bound = Mark(p.lower_bound_us, f"{p.lower_bound_name} bound", True)
-    return [bound, Mark(p.makespan_us, "makespan", False)]

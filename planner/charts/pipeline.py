@@ -7,20 +7,17 @@ sends as thin arrows.
 
 from collections.abc import Collection, Sequence
 
-from planner.charts.bars import Row
-from planner.charts.streams import Names, View, stacked
-from planner.views import PASSES, ranges, receiver, shards_on, spaces, stages
-from plans.ops import COPIES
-from plans.schema import Op, Plan, Program, Segment
-from plans.timing import plan_stream, rank, streams
+from planner.charts.streams import Look, View, stacked
+from planner.views import ranges, receiver, shards_on, spaces, stages
+from plans.ops import COPIES, PASSES, Lane, parse_stream
+from plans.schema import Plan, Segment
+from plans.timing import OpBar, streams
 
 _GAP = 0.3  # between rows: arrows cross it
 _INCHES = 0.2  # of a row, where there are many
 _TONES = (0.1, 0.65)  # of a device's first shard and of its last
 _LONGEST = 20  # letters of the names of a device's shards
 TONE = 0.35  # of its only one
-
-_Shards = dict[tuple[int, str], tuple[int, ...]]  # of a device of a program, of a task
 
 
 def view(
@@ -33,75 +30,64 @@ def view(
     """The compute of all devices or of some, and their updates on the host; with `copies` also
     their other streams. segments: rows are named after what these do, by default all."""
     segments = plan.segments if segments is None else segments
-    wanted = [s for s in streams(plan) if devices is None or rank(s)[0] in devices]
-    rows = stacked([s for s in wanted if copies or _computes(s)], _GAP)
-    shards = {program.name: _shards(program) for program in plan.programs}
-    alone = len({task for segment in segments for task in plan.trained(segment)}) == 1
+    shown = set(Lane) if copies else {Lane.COMPUTE, Lane.HOST}
+    used = [(stream, parse_stream(stream)) for stream in streams(plan)]
+    wanted = [s for s, (at, lane) in used if lane in shown and (devices is None or at in devices)]
+    layouts = {  # the shards of each task on each device
+        program.name: {task: shards_on(stages(program, task)) for task in program.tasks}
+        for program in plan.programs
+    }
     places = {program.name: spaces(program) for program in plan.programs}
+    alone = len({task for segment in segments for task in plan.trained(segment)}) == 1
 
-    def look(index: int, op: Op) -> tuple[Names, float | None]:
-        task, device = op.name.task, rank(op.stream)[0]
-        mine = shards[plan.segments[index].program].get((device, task), ())
+    def look(op: OpBar) -> Look:
+        segment = plan.segments[op.segment]
+        mine = layouts[segment.program].get(op.task, {}).get(op.op.queue.device, ())
         names = _names(op, alone=len(mine) < 2)
-        return (names if alone else (f"{task}: {names[0]}", *names)), _tone(op, mine)
+        to = receiver(op.op, places[segment.program])
+        return Look(
+            names if alone else (f"{op.task}: {names[0]}", *names),
+            _tone(op, mine),
+            None if to is None else segment.devices[to],
+        )
 
-    def sends(index: int, op: Op) -> tuple[Row, Row] | None:
-        segment = plan.segments[index]
-        there = receiver(op, places[segment.program])
-        if there is None:
-            return None
-        ends = [plan_stream(f"{d}.compute", segment.devices) for d in (rank(op.stream)[0], there)]
-        return (rows[ends[0]], rows[ends[1]]) if rows.keys() >= {*ends} else None
-
-    several = any(len(mine) > 1 for found in shards.values() for mine in found.values())
-    note = "; of a device's shards the first is darkest" * several
-    return View(rows, _titles(segments, shards), look, sends, _INCHES, note)
-
-
-def _computes(stream: str) -> bool:
-    return stream.endswith(".compute") or stream.startswith("host.")
-
-
-def _shards(program: Program) -> _Shards:
-    return {
-        (device, task): mine
-        for task in program.tasks
-        for device, mine in shards_on(stages(program, task)).items()
-    }
-
-
-def _titles(segments: Sequence[Segment], shards: dict[str, _Shards]) -> dict[str, str]:
-    """`0  s0, s4`: the shards, where a device has the same of one task in all segments."""
-    told: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
+    held: dict[int, set[tuple[str, tuple[int, ...]]]] = {}  # by device what it trains
     for segment in segments:
-        for (local, task), mine in shards[segment.program].items():
-            told.setdefault(segment.devices[local], set()).add((task, mine))
-    return {
-        f"{device}.compute": f"{device}  {_short(min(held)[1])}" if len(held) == 1 else f"{device}"
-        for device, held in told.items()
-    }
+        for task, on in layouts[segment.program].items():
+            for local, mine in on.items():
+                held.setdefault(segment.devices[local], set()).add((task, mine))
+    several = any(
+        len(m) > 1 for own in layouts.values() for on in own.values() for m in on.values()
+    )
+    note = "; of a device's shards the first is darkest" * several
+    titles = {f"{device}.compute": _title(device, own) for device, own in held.items()}
+    return View(stacked(wanted, _GAP), titles, look, _INCHES, note)
 
 
-def _short(shards: tuple[int, ...]) -> str:
+def _title(device: int, held: set[tuple[str, tuple[int, ...]]]) -> str:
+    """`0  s0, s4`: the shards, where a device has the same of one task in all segments."""
+    if len(held) > 1:
+        return f"{device}"
+    ((_, shards),) = held
     names = ranges(shards)
-    return names if len(names) <= _LONGEST else f"{len(shards)} shards"
+    return f"{device}  {names if len(names) <= _LONGEST else f'{len(shards)} shards'}"
 
 
-def _names(op: Op, *, alone: bool) -> Names:
+def _names(op: OpBar, *, alone: bool) -> tuple[str, ...]:
     """The microbatch of a pass, before it its shard if the device has others; the kind of other
     compute; the name of a copy."""
-    name = op.name
-    if name.kind in PASSES:
-        return (f"{name.index}",) if alone else (f"s{name.number}: {name.index}", f"{name.index}")
-    if name.kind in COPIES:
-        return (op.id.partition(".")[2],)
-    return (name.kind,) if alone else (f"{name.kind} s{name.number}", name.kind)
+    if op.kind in COPIES:
+        return (op.op.id.partition(".")[2],)
+    short = f"{op.microbatch}" if op.kind in PASSES else f"{op.kind}"
+    if alone:
+        return (short,)
+    shard = f"s{op.op.name.number}"
+    return (f"{shard}: {short}" if op.kind in PASSES else f"{short} {shard}", short)
 
 
-def _tone(op: Op, mine: tuple[int, ...]) -> float:
+def _tone(op: OpBar, mine: tuple[int, ...]) -> float:
     """From dark to light in the order of a device's shards."""
     first, last = _TONES
-    name = op.name
-    if len(mine) < 2 or name.number not in mine:
+    if len(mine) < 2 or op.shard not in mine:
         return TONE
-    return first + (last - first) * mine.index(name.number) / (len(mine) - 1)
+    return first + (last - first) * mine.index(op.shard) / (len(mine) - 1)

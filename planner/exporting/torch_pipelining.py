@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from planner.exporting.expressible import expressible, recomputes
 from planner.orders import Pass
-from planner.views import PASSES
+from plans.ops import PASSES
 from plans.schema import Plan, Program, Task
 from profiles.codec import pretty
 

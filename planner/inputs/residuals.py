@@ -24,7 +24,7 @@ from planner.inputs.corrections import (
 )
 from plans.runlog import RunLog
 from plans.schema import Plan, Shard, Task
-from plans.timing import Planned
+from plans.timing import OpBar
 from plans.trace import happened
 from profiles.errors import FormatError
 
@@ -46,7 +46,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
         name = one.op.name
         if one.metered or not one.predicted_us or name.item == "batch":
             continue  # a batch's copy also waits for the user's data
-        place = one.op.queue.lane
+        place = one.lane
         if place in _DIRECTIONS:
             way = _DIRECTIONS[place]
             if name.kind == "P" and "state" in one.op.reads and "param" in one.op.writes:
@@ -74,14 +74,14 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
     )
 
 
-def _between_nodes(plan: Plan) -> Callable[[Planned], bool]:
+def _between_nodes(plan: Plan) -> Callable[[OpBar], bool]:
     """Says of an X whether it goes from a device of one node to one of another."""
     spaces = {
         program.name: {buffer.name: int(buffer.space) for buffer in program.buffers}
         for program in plan.programs
     }
 
-    def between(one: Planned) -> bool:
+    def between(one: OpBar) -> bool:
         segment, (buffer,) = plan.segments[one.segment], one.op.writes.values()
         ends = one.op.queue.device, spaces[segment.program][buffer]
         return len({plan.devices[segment.devices[local]].node for local in ends}) > 1

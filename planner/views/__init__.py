@@ -4,12 +4,10 @@ from planner.views.alternatives import describe_alternatives, ranked
 from planner.views.compare import compare
 from planner.views.compare_table import table, to_json
 from planner.views.differences import describe_differences, differences, reasons
-from planner.views.focus import Focus, Window, aligned, focus, on_devices
+from planner.views.focus import Focus, Window, aligned, focus
 from planner.views.layout import (
-    PASSES,
     bubble,
     layout_words,
-    ranges,
     receiver,
     shards_on,
     spaces,
@@ -17,9 +15,9 @@ from planner.views.layout import (
 )
 from planner.views.show import describe
 from planner.views.summary import step_words, summary
+from planner.views.words import on_devices, ranges
 
 __all__ = [
-    "PASSES",
     "Focus",
     "Window",
     "aligned",

@@ -6,22 +6,20 @@ from itertools import islice
 from statistics import median
 
 from planner.views.pace import Pace, Slow, paces, slowest
+from plans.ops import COMPUTES, OpKind
 from plans.runlog import DropRecord, RunLog
-from plans.schema import Op, Plan
+from plans.schema import Plan
 from plans.timing import (
-    Planned,
+    OpBar,
     device_times,
     exposed_copy_us,
-    kinds_of,
-    runs,
+    op_bars,
     task_spans,
     timeline,
 )
 from plans.trace import happened
 from profiles.errors import FormatError
 
-KINDS = tuple("FBIWNURPSX")
-COMPUTE = "FBIWNUR"
 _NAMED = 10  # so many missing ops are named, the others counted
 
 
@@ -60,7 +58,9 @@ class Comparison:
     emulated: bool
     makespan: Ratio  # and all below: of a run that has ops missing, as far as it came
     median_op_error: float | None  # of compute ops, without sign
-    kinds: dict[str, Ratio]  # sums of durations; metered ops count only where there are no others
+    kinds: dict[
+        OpKind, Ratio
+    ]  # sums of durations; metered ops count only where there are no others
     tasks: dict[str, Ratio]  # from a task's first op to its last
     losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
@@ -94,14 +94,14 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     ops = list(happened(plan, log))
     pace = paces(zip(ops, log.ops, strict=True))
     timed = [one for one in ops if not one.metered] or ops
-    kinds: dict[str, list[Planned]] = {}
+    kinds: dict[OpKind, list[OpBar]] = {}
     for one in timed:
-        kinds.setdefault(one.op.name.kind, []).append(one)
-    errors = [abs(ratio - 1) for kind in COMPUTE for ratio in _ratios(kinds.get(kind, ()))]
+        kinds.setdefault(one.kind, []).append(one)
+    errors = [abs(ratio - 1) for kind in COMPUTES for ratio in _ratios(kinds.get(kind, ()))]
     end, devices = log.end, device_times(plan)
     whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
     spans = {name: end_us - start_us for name, (start_us, end_us) in task_spans(plan).items()}
-    copies = {str(n): device.exposed_copy_us for n, device in enumerate(devices)}
+    copies = {n: device.exposed_copy_us for n, device in enumerate(devices)}
     missing = _missing(plan, ops, {drop.task for drop in log.drops})
     if missing.count or log.drops:
         ops, planned = _as_planned(plan, ops)
@@ -115,15 +115,14 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         emulated=log.header.emulated or plan.emulated != "",
         makespan=whole,
         median_op_error=median(errors) if errors else None,
-        kinds={kind: _times_of(kinds[kind]) for kind in KINDS if kind in kinds},
+        kinds={kind: _times_of(kinds[kind]) for kind in OpKind if kind in kinds},
         tasks={
             task.name: Ratio(spans.get(task.name, 0), actual.get(task.name, 0))
             for task in plan.tasks
         },
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
-            Ratio(copies.get(str(number), 0), exposed.get(str(number), 0))
-            for number in range(len(devices))
+            Ratio(copies.get(number, 0), exposed.get(number, 0)) for number in range(len(devices))
         ),
         peaks=tuple(
             Ratio(device.peak_bytes, peaks.get(number)) for number, device in enumerate(devices)
@@ -138,18 +137,18 @@ def _dropped(drop: DropRecord) -> str:
     return f"in step {drop.step}{', ' if drop.op else ''}{drop.op}: {drop.reason}"
 
 
-def _ratios(ops: Iterable[Planned]) -> list[float]:
+def _ratios(ops: Iterable[OpBar]) -> list[float]:
     """Actual by predicted duration of every op that was predicted to last."""
     return [one.us / one.predicted_us for one in ops if one.predicted_us]
 
 
-def _times_of(ops: Sequence[Planned]) -> Ratio:
+def _times_of(ops: Sequence[OpBar]) -> Ratio:
     ratios = _ratios(ops)
     predicted, actual = sum(one.predicted_us for one in ops), sum(one.us for one in ops)
     return Ratio(predicted, actual, median(ratios) if ratios else None)
 
 
-def _as_planned(plan: Plan, ops: Iterable[Planned]) -> tuple[list[Planned], list[Planned]]:
+def _as_planned(plan: Plan, ops: Iterable[OpBar]) -> tuple[list[OpBar], list[OpBar]]:
     """A run's ops, without those that end a segment before its last round, and the same ops at the
     times that the plan has for them."""
     begun = [0] * len(plan.segments)  # rounds of each segment
@@ -168,20 +167,20 @@ def _as_planned(plan: Plan, ops: Iterable[Planned]) -> tuple[list[Planned], list
     return kept, times
 
 
-def _last_us(ops: Iterable[Planned]) -> int:
+def _last_us(ops: Iterable[OpBar]) -> int:
     return max((one.end_us for one in ops), default=0)
 
 
-def _exposed(ops: Iterable[Planned]) -> dict[str, int]:
+def _exposed(ops: Iterable[OpBar]) -> dict[int, int]:
     """Copies that compute did not hide, by device."""
     return exposed_copy_us((one.stream, one.start_us, one.end_us) for one in ops)
 
 
-def _spans(ops: Iterable[Planned]) -> dict[str, int]:
+def _spans(ops: Iterable[OpBar]) -> dict[str, int]:
     """From each task's first op to its last."""
     spans: dict[str, tuple[int, int]] = {}
     for one in ops:
-        name = one.op.name.task
+        name = one.task
         start, end = spans.get(name, (one.start_us, one.end_us))
         spans[name] = min(start, one.start_us), max(end, one.end_us)
     return {name: end - start for name, (start, end) in spans.items()}
@@ -192,22 +191,12 @@ def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
     return (steps[0].loss, steps[-1].loss) if steps else (None, None)
 
 
-def _missing(plan: Plan, ops: Iterable[Planned], dropped: Collection[str]) -> Missing:
-    def expected(op: Op) -> bool:
-        return op.name.task not in dropped
-
-    once = {p.name: sum(map(expected, (*p.enter, *p.leave))) for p in plan.programs}
-    each = {p.name: [sum(map(expected, one.ops)) for one in kinds_of(p)] for p in plan.programs}
-    planned = 0
-    for segment in plan.segments:
-        sizes = each[segment.program]
-        planned += sum(sizes[kind] * rounds for kind, rounds in runs(segment))
-        planned += once[segment.program]
-    logged = {(one.segment, one.round, one.op.id) for one in ops if expected(one.op)}
+def _missing(plan: Plan, ops: Iterable[OpBar], dropped: Collection[str]) -> Missing:
+    planned = sum(bar.rounds for bar in op_bars(plan) if bar.task not in dropped)
+    logged = {(one.segment, one.round, one.op.id) for one in ops if one.task not in dropped}
     if len(logged) == planned:
         return Missing(0, ())
-    absent = (
-        p for p in timeline(plan) if expected(p.op) and (p.segment, p.round, p.op.id) not in logged
-    )
+    expected = (one for one in timeline(plan) if one.task not in dropped)
+    absent = (p for p in expected if (p.segment, p.round, p.op.id) not in logged)
     names = tuple(f"{p.op.id} round {p.round}" for p in islice(absent, _NAMED))
     return Missing(planned - len(logged), names)

@@ -1,7 +1,5 @@
 """Where in a plan to look: the segments, rounds and steps of a task."""
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from plans.order import first_steps
@@ -85,18 +83,3 @@ def known_task(plan: Plan, task: str | None) -> None:
     names = [one.name for one in plan.tasks]
     if task is not None and task not in names:
         raise FormatError(f"the plan has no task {task!r}; it has {', '.join(names)}; give one")
-
-
-def on_devices(devices: Sequence[int]) -> str:
-    """`device 0`, `devices 0, 3`, or `devices 0-3, 6`."""
-    return f"device{'s' if len(devices) > 1 else ''} {in_ranges(devices)}"
-
-
-def in_ranges(devices: Sequence[int]) -> str:
-    """`0-3, 6`."""
-    runs = [
-        [device for _, device in run]
-        for _, run in groupby(enumerate(devices), key=lambda item: item[1] - item[0])
-    ]
-    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return ", ".join(parts)

@@ -5,13 +5,12 @@ layout 2x2: s0-s3 on 0, 1; s4-s7 on 2, 3
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
+from planner.views.words import ranges
+from plans.ops import PASSES
 from plans.schema import Op, Program
 from plans.timing import rank, round_compute_us
-
-PASSES = "FBIW"
 
 
 class Stage(NamedTuple):
@@ -85,13 +84,3 @@ def receiver(op: Op, spaces: Mapping[str, int]) -> int | None:
     if op.name.kind != "X":
         return None
     return next((spaces[name] for name in op.writes.values() if name in spaces), None)
-
-
-def ranges(shards: Sequence[int]) -> str:
-    """`s0-s3, s8` for ascending numbers."""
-    runs = [
-        [shard for _, shard in run]
-        for _, run in groupby(enumerate(shards), key=lambda item: item[1] - item[0])
-    ]
-    names = (f"s{run[0]}" + (f"-s{run[-1]}" if len(run) > 1 else "") for run in runs)
-    return ", ".join(names)

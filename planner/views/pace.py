@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from plans.ops import Lane
 from plans.runlog import OpRecord
-from plans.timing import Planned, rank
+from plans.timing import OpBar
 from profiles.units import show_us
 
 _LATE = 1.2  # times as long as planned a run is late
@@ -58,12 +59,12 @@ class Slow:
         )
 
 
-def paces(ops: Iterable[tuple[Planned, OpRecord]]) -> tuple[Pace, ...]:
+def paces(ops: Iterable[tuple[OpBar, OpRecord]]) -> tuple[Pace, ...]:
     """The pace of each device that did something."""
-    found: dict[int, list[tuple[Planned, OpRecord]]] = {}
+    found: dict[int, list[tuple[OpBar, OpRecord]]] = {}
     for one, record in ops:
-        if one.predicted_us and not one.stream.endswith(".p2p"):
-            found.setdefault(rank(one.stream)[0], []).append((one, record))
+        if one.predicted_us and one.lane is not Lane.P2P:
+            found.setdefault(one.device, []).append((one, record))
     return tuple(_pace(device, found[device]) for device in sorted(found))
 
 
@@ -110,7 +111,7 @@ def paces_json(paces: Sequence[Pace], slow: Slow | None) -> dict[str, Any]:
     return {"devices": devices, "slow_device": slow and slow.pace.device}
 
 
-def _pace(device: int, ops: Sequence[tuple[Planned, OpRecord]]) -> Pace:
+def _pace(device: int, ops: Sequence[tuple[OpBar, OpRecord]]) -> Pace:
     timed = [one for one, _ in ops if not one.metered] or [one for one, _ in ops]
     (_, first), *_ = ops
     return Pace(

@@ -126,14 +126,14 @@ def parts_of_round(program: Program, shards: Mapping[str, Sequence[Shard]]) -> d
         if op.queue.lane is Lane.COMPUTE:
             again = _recomputed(op.id, shards)
             part = _COMPUTED.get(op.name.kind, "copies within the device")
-            parts["forwards computed again" if again else part] += op.end_us - op.start_us
+            parts["forwards computed again" if again else part] += op.us
     for stall in stalls(program, *range(program.devices)):
         parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
     return {part: us // program.devices for part, us in parts.items()}
 
 
 def _load(queue: list[Op]) -> int:
-    return sum(op.end_us - op.start_us for op in queue)
+    return sum(op.us for op in queue)
 
 
 def _resource(op: Op, device: int) -> str:
@@ -170,7 +170,7 @@ def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterato
                 f"in {stall.part}, compute waits{where} {show_us(stall.us // count)} "
                 f"({stall.us / whole:.1%} of a round) for {_CAUSES[stall.resource]}{most}"
             )
-    twice = sum(op.end_us - op.start_us for op in program.round if _recomputed(op.id, shards))
+    twice = sum(op.us for op in program.round if _recomputed(op.id, shards))
     if twice * 100 >= whole:
         yield (
             f"{show_us(twice // count)} ({twice / whole:.1%} of a round) goes{where} into forwards "

@@ -22,7 +22,8 @@ from plans.timing.predict import (
 )
 from plans.timing.steps import rounds_us, step_us
 from plans.timing.timeline import (
-    Planned,
+    OpBar,
+    op_bars,
     plan_stream,
     rank,
     streams,
@@ -31,7 +32,7 @@ from plans.timing.timeline import (
 
 __all__ = [
     "Interval",
-    "Planned",
+    "OpBar",
     "RoundKinds",
     "Runs",
     "alone",
@@ -43,6 +44,7 @@ __all__ = [
     "kinds_of",
     "longest",
     "of_kind",
+    "op_bars",
     "part",
     "phases",
     "plan_stream",

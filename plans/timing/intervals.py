@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from plans.ops import Lane, parse_stream
+
 Interval = tuple[int, int]
 
 
@@ -23,14 +25,14 @@ def uncovered(intervals: Iterable[Interval], cover: Iterable[Interval]) -> int:
     return sum(b - a for a, b in both) - sum(b - a for a, b in blockers)
 
 
-def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+def exposed_copy_us(ops: Iterable[tuple[str, int, int]]) -> dict[int, int]:
     """Per device, how long some copy ran while compute did not: `ops` are (stream, start, end)."""
-    copies: dict[str, list[Interval]] = {}
-    compute: dict[str, list[Interval]] = {}
+    copies: dict[int, list[Interval]] = {}
+    compute: dict[int, list[Interval]] = {}
     for stream, start, end in ops:
-        device, _, kind = stream.partition(".")
-        if kind == "compute":
+        device, lane = parse_stream(stream)
+        if lane is Lane.COMPUTE:
             compute.setdefault(device, []).append((start, end))
-        elif device != "host":
+        elif lane is not Lane.HOST:
             copies.setdefault(device, []).append((start, end))
     return {device: uncovered(spans, compute.get(device, [])) for device, spans in copies.items()}

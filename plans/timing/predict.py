@@ -33,7 +33,7 @@ def _spans(ops: Iterable[Op]) -> _Spans:
     return tuple((op.stream, op.start_us, op.end_us) for op in ops)
 
 
-def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[str, int]:
+def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[int, int]:
     """Exposed copies of so many rounds of these ops."""
     return exposed_copy_us(
         (stream, at + start, at + end)
@@ -50,7 +50,7 @@ def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
     totals = [DeviceTimes(0, 0, 0)] * len(plan.devices)
 
     @cache
-    def used(name: str, whole: Runs) -> tuple[Counter[int], Counter[str]]:
+    def used(name: str, whole: Runs) -> tuple[Counter[int], Counter[int]]:
         """By the program's devices the compute and the exposed copies of a segment."""
         program, busy = plan.program(name), Counter[int]()
         copies = Counter(exposed(_spans(program.enter), 1, 1))
@@ -72,7 +72,7 @@ def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
             compute_us, exposed_us, peak = totals[number]
             totals[number] = DeviceTimes(
                 compute_us + busy[local],
-                exposed_us + copies[str(local)],
+                exposed_us + copies[local],
                 max(peak, memory.slab_bytes + memory.reserve_bytes),
             )
     return tuple(totals)
@@ -83,8 +83,7 @@ def round_exposed_us(program: Program) -> list[int]:
     few, period = round_reach(program, LARGEST) + 2, max(program.period_us, 1)
     spans = _spans(program.round)
     more, less = (_exposed_us(spans, period, rounds) for rounds in (few, few - 1))
-    devices = map(str, range(program.devices))
-    return [more.get(device, 0) - less.get(device, 0) for device in devices]
+    return [more.get(device, 0) - less.get(device, 0) for device in range(program.devices)]
 
 
 def round_compute_us(program: Program) -> list[int]:
@@ -92,7 +91,7 @@ def round_compute_us(program: Program) -> list[int]:
     found = [0] * program.devices
     for op in program.round:
         if op.queue.lane is Lane.COMPUTE:
-            found[op.queue.device] += op.end_us - op.start_us
+            found[op.queue.device] += op.us
     return found
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
-from support.kinded import kinded
 
 from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
@@ -39,7 +38,7 @@ def _whole(plan: Plan) -> Any:
 def _ops(plan: Plan, window: tuple[int, int], *devices: int) -> Any:
     """The ops of some devices, or of all, within a window."""
     view = streams.view(plan, devices or None)
-    panel = streams.panel(view, streams.planned(plan, view), window, "")
+    panel = streams.panel(view, timing.op_bars(plan), window, "")
     return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
 
 
@@ -283,17 +282,3 @@ def test_drawing_leaves_pyplot_alone() -> None:
     before = "matplotlib.pyplot" in sys.modules
     gantt.figure(timetables.tiny())
     assert ("matplotlib.pyplot" in sys.modules) is before
-
-
-def test_runs_of_rounds_are_drawn_where_they_reach_into_the_window() -> None:
-    """Of many runs of different kinds only those that are seen, each op at its time."""
-    plan = kinded("streamed", [[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))
-    near = focus(plan, "a", 30)
-    assert near
-    view, whole = streams.view(plan), timing.timeline(plan)
-    drawn = streams.planned(plan, view, near.window)
-    low, high = near.window
-    expected = {(p.start_us, p.us) for p in whole if p.start_us < high and p.end_us > low}
-    starts = {(b.start + n * b.period, b.us) for b in drawn for n in range(b.rounds)}
-    assert expected <= starts
-    assert len(drawn) < len(streams.planned(plan, view)) // 10

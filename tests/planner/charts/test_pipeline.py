@@ -1,6 +1,5 @@
 """Pictures of programs on several devices: what is drawn, and where."""
 
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,8 @@ def _texts(ax: Any) -> list[str]:
 def _whole(plan: Plan, *, copies: bool = False) -> Any:
     """All ops of a plan's run."""
     view = pipeline.view(plan, copies=copies)
-    panel = streams.panel(
-        view, streams.planned(plan, view), (0, plan.prediction.makespan_us), "", large=True
-    )
+    window = (0, plan.prediction.makespan_us)
+    panel = streams.panel(view, timing.op_bars(plan), window, "", large=True)
     return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
 
 
@@ -110,10 +108,9 @@ def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
     plan = sketched.plan(2, 2, chunks=2, rounds=1)
     view = pipeline.view(plan)
     looks = {
-        (shard, kind): bars.color(0, kind, view.look(0, op)[1])
-        for op in plan.programs[0].round
-        for _, _, shard, kind, _ in [astuple(op.name)]
-        if op.stream == "0.compute" and kind in "FB"
+        (op.shard, op.kind): bars.color(0, op.kind, view.look(op).tone)
+        for op in timing.op_bars(plan)
+        if op.stream == "0.compute" and op.kind in "FB"
     }
     assert set(looks) == {(0, "F"), (2, "F"), (0, "B"), (2, "B")}
     assert len(set(looks.values())) == 4
@@ -147,8 +144,8 @@ def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
     plan = _mixed()
     view = pipeline.view(plan)
     assert view.titles == {"0.compute": "0  s1", "1.compute": "1  s0", "2.compute": "2"}
-    op = next(op for op in plan.program("b").round if ".B1" in op.id)
-    assert view.look(2, op)[0] == ("b: 1", "1")
+    op = next(op for op in timing.op_bars(plan) if op.segment == 2 and ".B1" in op.op.id)
+    assert view.look(op).names == ("b: 1", "1")
     close = gantt.figure(plan).axes[1]
     assert [label.get_text() for label in close.get_yticklabels()] == ["0  s1", "2  s0"]
     assert {"0", "1", "U"} == set(_texts(close))
@@ -221,10 +218,10 @@ def test_a_send_to_the_host_or_beyond_the_rows_is_no_arrow() -> None:
     """Devices that are not drawn have no rows to point to."""
     plan = sketched.plan(rounds=1)
     view = pipeline.view(plan, (0, 1))
-    arrows = [bar for bar in streams.planned(plan, view) if bar.to]
+    arrows = [bar for bar in view.bars(timing.op_bars(plan)) if bar.to]
     assert len(arrows) == 2 * 8
     unknown = replace(plan, programs=(replace(plan.programs[0], buffers=()),))
-    assert not any(bar.to for bar in streams.planned(unknown, pipeline.view(unknown)))
+    assert not any(bar.to for bar in pipeline.view(unknown).bars(timing.op_bars(unknown)))
 
 
 def test_the_legend_explains_what_is_drawn() -> None:

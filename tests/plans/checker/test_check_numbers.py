@@ -94,7 +94,7 @@ def test_predictions_are_those_of_all_rounds(name: str) -> None:
     """What devices and tasks do is what a list of all ops says."""
     plan, programs = made(name), {p.name: p for p in made(name).programs}
     ops = list(timeline(plan))
-    exposed: dict[str, int] = {}
+    exposed: dict[int, int] = {}
     for index in range(len(plan.segments)):
         own = ((o.stream, o.start_us, o.end_us) for o in ops if o.segment == index)
         for device, us in exposed_copy_us(own).items():
@@ -108,7 +108,7 @@ def test_predictions_are_those_of_all_rounds(name: str) -> None:
             if d == number
         ]
         assert told.compute_us == own_us
-        assert told.exposed_copy_us == exposed.get(str(number), 0)
+        assert told.exposed_copy_us == exposed.get(number, 0)
         assert told.peak_bytes == max(memories, default=0)
     for name, (start_us, end_us) in task_spans(plan).items():
         runs = [s for s in plan.segments if name in programs[s.program].tasks]

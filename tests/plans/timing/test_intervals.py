@@ -39,4 +39,4 @@ def test_copies_are_exposed_where_their_own_device_does_not_compute() -> None:
         ("1.compute", 0, 20),
         ("host.0", 0, 20),
     ]
-    assert timing.exposed_copy_us(ops) == {"0": 16}
+    assert timing.exposed_copy_us(ops) == {0: 16}

@@ -105,7 +105,7 @@ def test_devices_are_predicted_as_from_all_ops(whole: Runs) -> None:
     plan, program, segment = made(whole)
     ops = [(op.stream, start, end) for start, end, _, op in written_out(program, segment)]
     (device,) = timing.device_times(plan)
-    assert device.exposed_copy_us == timing.exposed_copy_us(ops).get("0", 0)
+    assert device.exposed_copy_us == timing.exposed_copy_us(ops).get(0, 0)
     assert device.compute_us == sum(b - a for name, a, b in ops if name == "0.compute")
 
 

@@ -4,8 +4,12 @@ from itertools import pairwise
 
 import pytest
 from support import timetables
+from support.kinded import kinded
 
 from plans import timing
+from plans.schema import Plan
+
+MANY = ([[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))  # runs of two kinds of rounds
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,42 @@ def test_timeline_has_every_op_of_every_round_on_its_device() -> None:
     starts = [p.start_us for p in mine if p.op.id == "d.s0.F1"]
     assert [b - a for a, b in pairwise(starts)] == [program.period_us] * 3
     assert max(p.end_us for p in mine) == plan.segments[1].end_us
+
+
+@pytest.mark.parametrize("plan", [timetables.plan(rounds=4), kinded("streamed", *MANY)])
+def test_bars_repeated_are_the_timeline(plan: Plan) -> None:
+    """An op's bar of a run of rounds stands for the op in each of them, a period apart."""
+    repeated = sorted(
+        (bar.segment, bar.round + number, bar.op.id, bar.stream, bar.start_us + us, bar.end_us + us)
+        for bar in timing.op_bars(plan)
+        for number in range(bar.rounds)
+        for us in [number * bar.period_us]
+    )
+    single = [
+        (bar.segment, bar.round, bar.op.id, bar.stream, bar.start_us, bar.end_us)
+        for bar in timing.timeline(plan)
+    ]
+    assert repeated == sorted(single)
+
+
+def test_a_bar_says_what_its_op_is_and_where() -> None:
+    """Task, kind, shard and microbatch by its name, device and lane by the plan's stream."""
+    plan = timetables.plan(rounds=2)
+    bar = next(bar for bar in timing.op_bars(plan) if bar.op.id == "d.s0.F1")
+    assert (bar.task, bar.kind, bar.shard, bar.microbatch) == ("d", "F", 0, 1)
+    assert (bar.device, bar.lane) == (1, "compute")
+    assert bar.us == bar.predicted_us == bar.op.end_us - bar.op.start_us
+
+
+def test_bars_of_a_window_leave_out_runs_of_rounds_beyond_it() -> None:
+    """Of many runs of different kinds only those that are seen, each op at its time."""
+    plan = kinded("streamed", *MANY)
+    low = next(p.start_us for p in timing.timeline(plan) if p.round == 30)
+    high = next(p.start_us for p in timing.timeline(plan) if p.round == 31)
+    found = list(timing.op_bars(plan, (low, high)))
+    seen = {
+        (p.start_us, p.us) for p in timing.timeline(plan) if low < p.end_us and p.start_us < high
+    }
+    starts = {(b.start_us + n * b.period_us, b.us) for b in found for n in range(b.rounds)}
+    assert seen <= starts
+    assert len(found) < len(list(timing.op_bars(plan))) // 10

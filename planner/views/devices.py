@@ -1,0 +1,132 @@
+"""What devices and the host's store hold and do by a plan, as lines of text."""
+
+from textwrap import wrap
+
+from planner.views.layout import bubble, layout_words, shards_on, stages
+from planner.views.summary import host_bytes, traffic
+from planner.views.words import folded, in_ranges, indented, more, on_devices, ranges
+from plans.order import node_count, store_bytes
+from plans.schema import Device, Plan, Program
+from plans.timing import device_times, round_compute_us, round_exposed_us
+from profiles.units import show_bytes, show_us
+
+_MOST_ROWS = 64  # of a program
+_MOST_PROGRAMS = 12
+_GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
+
+
+def devices(plan: Plan) -> list[str]:
+    """A row for each device and store, how all devices spend their time, and what the host store
+    holds and the disk moves."""
+    head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
+    makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    for number, (device, p) in enumerate(zip(plan.devices, device_times(plan), strict=True)):
+        sizes = map(show_bytes, (device.budget_bytes, p.peak_bytes))
+        times = (*_shares(p.compute_us / makespan), show_us(p.exposed_copy_us))
+        rows.append((number, (_kind(device), *sizes, *times)))
+    named: list[tuple[str, ...]] = []
+    for numbers, row in folded(rows):
+        own = [plan.devices[number] for number in numbers]
+        names = " … ".join(dict.fromkeys(device.name for device in (own[0], own[-1])))
+        node = in_ranges(sorted({device.node for device in own}))
+        named.append((f"{in_ranges(numbers)} {names}" + f", node {node}" * several, *row))
+    stores = [(node, (show_bytes(size),)) for node, size in enumerate(store_bytes(plan))]
+    budget = show_bytes(plan.host.budget_bytes)
+    for nodes, (size,) in folded(stores):
+        name = f"host store of node {in_ranges(nodes)}" if several else "host store"
+        named.append((name, "", budget, size, "", "", ""))
+    return [*indented([head, *named]), *_all_devices(plan), *_stores(plan)]
+
+
+def _shares(busy: float) -> tuple[str, str]:
+    """How much of its time a device computes, and the rest."""
+    return f"{busy:.1%}", f"{1 - busy:.1%}"
+
+
+def _kind(device: Device) -> str:
+    return f"{device.kind}, {device.emulation.words}" if device.emulation else device.kind
+
+
+def _all_devices(plan: Plan) -> list[str]:
+    """A line on how several devices spend their time, and which of them no segment is on."""
+    told = device_times(plan)
+    if len(told) == 1:
+        return []
+    every = len(told) * max(plan.prediction.makespan_us, 1)
+    compute = sum(one.compute_us for one in told) / every
+    copies = min(sum(one.exposed_copy_us for one in told) / every, 1 - compute)
+    spent = f"{compute:.1%} compute, {copies:.1%} exposed copies"
+    lines = [f"  of all devices' time: {spent}, {1 - compute - copies:.1%} bubble"]
+    busy = {device for segment in plan.segments for device in segment.devices}
+    idle = [number for number in range(len(told)) if number not in busy]
+    names = " … ".join(dict.fromkeys(plan.devices[n].name for n in (*idle[:1], *idle[-1:])))
+    left = f"  left idle: {in_ranges(idle)} {names}; no plan that was found gains by it"
+    return [*lines, left] if idle else lines
+
+
+def _stores(plan: Plan) -> list[str]:
+    """The host store's bytes by kind, in a line; another on the disk's traffic, if tasks wait
+    there."""
+    held = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
+    lines, told = [f"  the host store holds {held}"] if held else [], traffic(plan)
+    if not told.tasks:
+        return lines
+    return [
+        *lines,
+        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(told.file_bytes)}; "
+        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, which "
+        f"takes segments {show_us(told.us)}",
+    ]
+
+
+def memory(plan: Plan) -> list[str]:
+    """A row for the slab and reserve of each program's devices."""
+    rows: list[tuple[str, ...]] = [("program", "slab", "reserve")]
+    for program in plan.programs[:_MOST_PROGRAMS]:
+        sizes = [(show_bytes(m.slab_bytes), show_bytes(m.reserve_bytes)) for m in program.memory]
+        own = list(zip(_first_devices(plan, program), sizes, strict=True))
+        for alike, row in folded(own)[:_MOST_ROWS]:
+            name = program.name if program.devices == 1 else f"{program.name}, {on_devices(alike)}"
+            rows.append((name, *row))
+    return indented(rows)
+
+
+def _first_devices(plan: Plan, program: Program) -> tuple[int, ...]:
+    """The devices that a program runs on first; of one that never runs their numbers in it."""
+    runs = (one.devices for one in plan.segments if one.program == program.name)
+    return next(runs, tuple(range(program.devices)))
+
+
+def gang(plan: Plan, program: Program) -> list[str]:
+    """A program on several devices: its layout, and what each of them does in a round."""
+    numbers = _first_devices(plan, program)
+    period, shards = max(program.period_us, 1), dict[int, list[str]]()
+    head = f"{program.name} on {on_devices(numbers)}, a round every {show_us(period)}"
+    lines = [f"{head}, bubble {bubble(program):.1%}{_least(plan, program)}"]
+    for task in program.tasks:
+        words = f"  {task}: {layout_words(program, task, numbers)}"
+        lines += wrap(words, 100, subsequent_indent="    ")
+        for device, mine in shards_on(stages(program, task)).items():
+            shards.setdefault(device, []).append(ranges(mine))
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    times = zip(numbers, round_compute_us(program), round_exposed_us(program), strict=True)
+    for local, (device, busy_us, exposed_us) in enumerate(times):
+        own = program.memory[local]
+        told = (show_bytes(own.slab_bytes + own.reserve_bytes), show_us(exposed_us))
+        held = "; ".join(shards.get(local, ()))
+        rows.append((device, (held, *_shares(busy_us / period), *told)))
+    shown = [(in_ranges(alike), *row) for alike, row in folded(rows)]
+    lines += indented([_GANG, *shown[:_MOST_ROWS]])
+    return [*lines, *more("  ", len(shown) - _MOST_ROWS, " rows")]
+
+
+def _least(plan: Plan, program: Program) -> str:
+    """The bound on rounds of a program's stages and microbatches, where it is known, and the gap
+    to it: what is left of the plan's gap is that of the layout."""
+    taken = (one for one in plan.solver.alternatives if one.task in program.tasks)
+    for one in taken:
+        if one.devices == program.devices and not one.why_not and not program.tokens:
+            gap = 1 - one.bound_us / max(program.period_us, 1)
+            return f"; of this layout at least {show_us(one.bound_us)}, gap {gap:.1%}"
+    return ""
