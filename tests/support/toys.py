@@ -112,11 +112,6 @@ def tied() -> list[Task]:
     ]
 
 
-def batchnorm() -> list[Task]:
-    """Layer 1 keeps running statistics, which a forward in training changes."""
-    return [toy("norm", nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))]
-
-
 class Raising(nn.Module):
     """Refuses its input."""
 

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from support.cli import executor_cli, refused
 from support.lab import LAB, checked
 from support.toys import BATCH, WIDTH, batches
 from torch import Tensor, nn
@@ -373,20 +372,6 @@ def test_command_writes_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [task.name for task in load(target).tasks] == ["one", "two"]
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == ["task", "one", "two", "times", "profile:"]
-
-
-IMPOSSIBLE = [["--devices", "0"], ["--samples", "0"], ["--latency-us", "-1"], ["--h2d", "1B/s"]]
-
-
-@pytest.mark.parametrize("extra", IMPOSSIBLE)
-def test_impossible_machine_is_a_usage_error(extra: list[str], tmp_path: Path) -> None:
-    """Exit code 2, one line with the flag and its value, and no file."""
-    target = tmp_path / "x.json"
-    call = ["profile", f"{TOYS}:mlp", "--device-memory", "1MiB", "-o", str(target), *extra]
-    refused(
-        executor_cli(*call), 2, f"{extra[0]} is {extra[1].removesuffix('B/s')}; it must be from "
-    )
-    assert not target.exists()
 
 
 class Large(nn.Linear):
