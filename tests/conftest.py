@@ -113,6 +113,17 @@ def untimed() -> Iterator[None]:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As the plain loop has it; tiny models are slower on two."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Emulated devices go by a clock that nothing but their own waits moves."""
     from executor.devices import cpu, pace

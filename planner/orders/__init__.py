@@ -1,6 +1,6 @@
 """Orders: which device runs which pass of a pipeline when, as pure functions."""
 
-from planner.orders.bounds import Objective, bounds
+from planner.orders.bounds import bounds
 from planner.orders.improve import improved
 from planner.orders.list_schedule import backwards_first, breadth_first, list_schedule
 from planner.orders.memory import peaks
@@ -17,7 +17,6 @@ __all__ = [
     "Cost",
     "InvalidOrder",
     "Kind",
-    "Objective",
     "Order",
     "Pass",
     "Pipeline",

@@ -1,4 +1,4 @@
-"""Lower bounds with names on the largest span of any order, and on its makespan.
+"""Lower bounds with names on the largest span of any order.
 
     load           the time of a device's own passes
     fill, drain    and the time that it waits between its first forward and its first backward, and
@@ -12,13 +12,12 @@ microbatches; each term holds for any schedule within the limits.
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from planner.orders.merging import Stages
 from planner.orders.passes import Pipeline, Places
 
 NEVER = 1 << 62
-Objective = Literal["span", "makespan"]
 
 
 @dataclass(frozen=True)
@@ -73,24 +72,23 @@ class Ladder(NamedTuple):
     depth: tuple[int, ...]
 
 
-def bounds(pipeline: Pipeline, places: Places, objective: Objective = "span") -> dict[str, int]:
+def bounds(pipeline: Pipeline, places: Places) -> dict[str, int]:
     """Each bound by its name."""
     stages = Stages.of(pipeline, places, alone=True)
     road = _Road.of(pipeline, stages)
     sites = [_Site(pipeline, stages, road, d) for d in range(pipeline.devices)]
     sites = [site for site in sites if site.count]
-    head = [0 if objective == "span" else site.head() for site in sites]
-    fills = [site.load() + site.waits() + h for site, h in zip(sites, head, strict=True)]
+    fills = [site.load() + site.waits() for site in sites]
     if _is_chain(places):
         fills.append(ladder(pipeline, places).span)
     return {
-        "load": max(site.load() + h for site, h in zip(sites, head, strict=True)),
+        "load": max(site.load() for site in sites),
         "fill and drain": max(fills),
-        "round trip": max(site.round_trip() + h for site, h in zip(sites, head, strict=True)),
+        "round trip": max(site.round_trip() for site in sites),
         "critical path": max(
             (
                 site.path(start, shard)
-                for start in _starts(places, objective)
+                for start in _starts(places)
                 for site in sites
                 for shard in site.count
                 if shard >= start
@@ -174,10 +172,8 @@ def _is_chain(places: Places) -> bool:
     return len({place[0] for place in places}) == sum(len(place) for place in places)
 
 
-def _starts(places: Places, objective: Objective) -> list[int]:
+def _starts(places: Places) -> list[int]:
     """The shards from whose first forward to whose last backward a path counts."""
-    if objective == "makespan":
-        return [0]
     return [shard for shard, place in enumerate(places) if len(set(place)) == 1]
 
 
@@ -190,10 +186,6 @@ class _Site:
         self.own = {s: set(stages.own(device, s)) for s in stages.of_device(device)}
         self.count = {s: len(own) for s, own in self.own.items()}
         self.forwards = [s for s in self.count if pipeline.has_forward(s)]
-
-    def head(self) -> int:
-        """The earliest that anything can begin here."""
-        return self.road.there(0, min(self.count))
 
     def load(self) -> int:
         """The time of all passes."""

@@ -7,7 +7,6 @@ wait for itself is never kept. The same order and budget give the same result.
 
 import random
 
-from planner.orders.bounds import Objective
 from planner.orders.memory import changes
 from planner.orders.passes import Order, Pipeline
 from planner.orders.timing import NONE, Network, earliest, latest
@@ -19,34 +18,25 @@ Score = tuple[int, int]
 Spots = dict[int, tuple[int, int]]  # device and place of every pass
 
 
-def improved(
-    pipeline: Pipeline,
-    order: Order,
-    budget: int,
-    objective: Objective = "span",
-    enough: int = 0,
-) -> Order:
-    """The best order found from this one by timing so many passes; done at `enough`."""
+def improved(pipeline: Pipeline, order: Order, budget: int) -> Order:
+    """The best order found from this one by timing so many passes."""
     network = Network.of(pipeline, order)
-    search = Exchanges(pipeline, network, objective)
-    return network.order(search.run(list(network.lines), budget, enough))
+    return network.order(Exchanges(pipeline, network).run(list(network.lines), budget, 0))
 
 
 class _State:
-    """Lines with their times. score: the objective, and the sum over all devices; None where the
-    lines cannot run. worst: the device that the objective depends on."""
+    """Lines with their times. score: the largest span, and the sum over all devices; None where the
+    lines cannot run. worst: the device of the largest span."""
 
-    def __init__(self, network: Network, lines: list[list[int]], objective: Objective) -> None:
+    def __init__(self, network: Network, lines: list[list[int]]) -> None:
         self.lines, self.ends = lines, earliest(network, lines)
-        self.starts: list[int] = []
         self.score: Score | None = None
         if NONE in self.ends:
             return
         times = [self.ends[line[-1]] if line else 0 for line in lines]
-        if objective == "span":
-            self.starts = latest(network, lines, self.ends)
-            for device, line in enumerate(lines):
-                times[device] -= self.starts[line[0]] if line else 0
+        self.starts = latest(network, lines, self.ends)
+        for device, line in enumerate(lines):
+            times[device] -= self.starts[line[0]] if line else 0
         self.worst = times.index(max(times))
         self.score = times[self.worst], sum(times)
 
@@ -54,8 +44,8 @@ class _State:
 class Exchanges:
     """The passes that may move in an order of a pipeline."""
 
-    def __init__(self, pipeline: Pipeline, network: Network, objective: Objective) -> None:
-        self.network, self.objective, self.limits = network, objective, pipeline.limits
+    def __init__(self, pipeline: Pipeline, network: Network) -> None:
+        self.network, self.limits = network, pipeline.limits
         pairs = zip(network.device, network.passes, strict=True)
         self.memory = [changes(pipeline, device, item) for device, item in pairs]
 
@@ -87,7 +77,7 @@ class Exchanges:
         return score
 
     def _state(self, lines: list[list[int]]) -> _State:
-        return _State(self.network, lines, self.objective)
+        return _State(self.network, lines)
 
     def _links(self, state: _State) -> list[tuple[int, int]]:
         """Device and place of critical passes that start when the pass before them ends."""
@@ -95,8 +85,7 @@ class Exchanges:
         for device, line in enumerate(state.lines):
             for place, number in enumerate(line):
                 places[number] = device, place
-        found = self._backwards(state, places)
-        return found + self._onwards(state, places) if state.starts else found
+        return self._backwards(state, places) + self._onwards(state, places)
 
     def _backwards(self, state: _State, places: Spots) -> list[tuple[int, int]]:
         """From the last pass of the worst device to the begin of all."""

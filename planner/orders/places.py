@@ -3,7 +3,7 @@
 Placements that have names are judged by list schedules of two rankings, the best are annealed for
 a while, and the best of these to the end.
 A change is rejected by its loads where these are too large, and by a part of its schedule
-otherwise. Effort is counted in schedules: the same seed and effort give the same placement.
+otherwise. Effort is counted in schedules: the same effort gives the same placement.
 """
 
 import random
@@ -46,7 +46,6 @@ class _Start(NamedTuple):
 def placed(
     pipeline: Pipeline,
     evaluations: int,
-    seed: int = 0,
     replicas: int = 0,
     alone: Collection[int] = (),
     split: bool = False,
@@ -62,7 +61,7 @@ def placed(
     fitting = [one for one in found if one.makespan < FAR]
     if not fitting:
         list_schedule(pipeline, found[0].rows)  # raises Infeasible
-    rng, lone = random.Random(seed), frozenset(alone)
+    rng, lone = random.Random(0), frozenset(alone)
     trial = max(1, evaluations // 10)
     tried = [
         _annealed(pipeline, one, TRIED, trial, replicas, lone, rng) for one in fitting[:TRIALS]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.orders.bounds import Objective, bounds, ladder
+from planner.orders.bounds import bounds, ladder
 from planner.orders.improve import Exchanges
 from planner.orders.passes import Order, Pipeline, Places
 from planner.orders.zero_bubble import ListSchedule, Rule, ranked
@@ -17,21 +17,15 @@ BEST = 4  # rules that rounds begin with
 PERCENT = (0, 25, 50, 75, 100, 200, 1000)
 
 
-def searched(
-    pipeline: Pipeline,
-    places: Places,
-    budget: int,
-    objective: Objective = "span",
-    split: bool = True,
-) -> Order:
+def searched(pipeline: Pipeline, places: Places, budget: int, split: bool = True) -> Order:
     """The best order found by timing so many passes; `split` lets backwards be I and W."""
     schedule = ListSchedule(pipeline, places, split)
-    exchanges = Exchanges(pipeline, schedule.network, objective)
-    enough = max(bounds(pipeline, places, objective).values())
+    exchanges = Exchanges(pipeline, schedule.network)
+    enough = max(bounds(pipeline, places).values())
     size, rng = len(schedule.network.time), random.Random(0)
     depths = [(pipeline.microbatches,) * pipeline.shards, ladder(pipeline, places).depth]
 
-    starts = ranked(pipeline, places, objective, split)[:BEST]
+    starts = ranked(pipeline, places, split)[:BEST]
     tried = {rule: exchanges.score(schedule.lines(rule)) for rule in starts}
     best = min(starts, key=lambda rule: tried[rule])
     lines, least, left = schedule.lines(best), tried[best], budget

@@ -9,10 +9,10 @@ import heapq
 from copy import copy
 from dataclasses import dataclass, replace
 
-from planner.orders.bounds import NEVER, Objective, ladder
+from planner.orders.bounds import NEVER, ladder
 from planner.orders.merging import Stages
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places
-from planner.orders.timing import NONE, Network, earliest, spans_of
+from planner.orders.timing import NONE, Network, spans_of
 
 ENOUGH = 8  # microbatches per device that show what a rule is worth
 Table = list[list[int]]  # by shard and microbatch
@@ -39,9 +39,7 @@ def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
     return schedule.network.order(schedule.lines(ranked(pipeline, places)[0]))
 
 
-def ranked(
-    pipeline: Pipeline, places: Places, objective: Objective = "span", split: bool = True
-) -> list[Rule]:
+def ranked(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]:
     """All rules, the best first; judged with fewer microbatches where there are many."""
     few = min(pipeline.microbatches, ENOUGH * pipeline.devices)
     short = replace(pipeline, microbatches=few)
@@ -49,8 +47,7 @@ def ranked(
     values = []
     for rule in rules(short, places):
         lines, network = schedule.lines(rule), schedule.network
-        times = spans_of(network, lines) if objective == "span" else earliest(network, lines)
-        values.append(max(times))
+        values.append(max(spans_of(network, lines)))
     own = rules(pipeline, places)
     return [own[place] for place in sorted(range(len(own)), key=values.__getitem__)]
 

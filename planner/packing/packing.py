@@ -33,10 +33,8 @@ class Packing:
         return sum(self.us) + (depth - 1) * max(self.us)
 
 
-def packed(
-    lengths: Sequence[int], how: How, most: int, curve: Curve, depth: int = 1, least: int = 1
-) -> Packing:
-    """Sequences packed into microbatches of at most `most` tokens, `least` of them or more.
+def packed(lengths: Sequence[int], how: How, most: int, curve: Curve, depth: int = 1) -> Packing:
+    """Sequences packed into microbatches of at most `most` tokens.
 
     pad: sequences of similar lengths, such that all takes least. fixed: in the order given, as many
     as there is room for. ffd: first-fit-decreasing. balanced: as many microbatches as make the
@@ -48,21 +46,19 @@ def packed(
             f"a sequence has {max(lengths)} tokens, a microbatch of this pipeline at most {most}"
         )
     if how == "fixed":
-        return _summed(lengths, next_fit(lengths, most), False, curve, least)
+        return _summed(lengths, next_fit(lengths, most), False, curve)
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     sizes = [lengths[at] for at in order]
-    bins = _BINS[how](sizes, most, curve, depth, least)
+    bins = _BINS[how](sizes, most, curve, depth)
     groups = [0] * len(sizes)
     for at, group in zip(order, bins, strict=True):
         groups[at] = group
-    return _summed(lengths, groups, how == "pad", curve, least)
+    return _summed(lengths, groups, how == "pad", curve)
 
 
-def _summed(
-    lengths: Sequence[int], bins: Sequence[int], padded: bool, curve: Curve, least: int
-) -> Packing:
+def _summed(lengths: Sequence[int], bins: Sequence[int], padded: bool, curve: Curve) -> Packing:
     """The packing with these bins, which may have any numbers from 0 on."""
-    count = max(max(bins, default=-1) + 1, least)
+    count = max(bins, default=0) + 1
     tokens, squares, rows, longest = ([0] * count for _ in range(4))
     for size, group in zip(lengths, bins, strict=True):
         tokens[group] += size
@@ -97,7 +93,7 @@ def _weights(sizes: Sequence[int], curve: Curve) -> list[float]:
     return [(square * size + linear) * size for size in sizes]
 
 
-def _padded(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+def _padded(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:
     """The best cut; several stages wait for the longest microbatch, so limits on that are tried,
     twice as much each time."""
     if not sizes:
@@ -109,7 +105,7 @@ def _padded(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -
     limit, all_of_it = weights[0] + curve.fixed, len(sizes) * weights[0] + curve.fixed
     while True:
         bins = cut(sizes, weights, most, curve.fixed, limit * (1 + 1e-9)) or []
-        took = _summed(sizes, bins, True, curve, least).total_us(depth)
+        took = _summed(sizes, bins, True, curve).total_us(depth)
         if took >= least_us:
             return best
         best, least_us = bins, took
@@ -118,18 +114,18 @@ def _padded(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -
         limit *= 2
 
 
-def _first_fit(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+def _first_fit(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:
     return first_fit(sizes, most)
 
 
-def _balanced(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+def _balanced(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:
     """Longest first, into the number of microbatches that would be best if all were equally long;
     where they are not, into more or fewer as long as that is better. First-fit where it is better
     still: it may find room in fewer."""
     if not sizes:
         return []
     weights = _weights(sizes, curve)
-    low = min(len(sizes), max(least, -(-sum(sizes) // most)))
+    low = min(len(sizes), -(-sum(sizes) // most))
     ideal, begin = _ideal(sum(weights), weights[0], curve.fixed, depth, low)
     begin = min(begin, len(sizes))
 
@@ -172,11 +168,11 @@ def _ideal(work: float, longest: float, fixed: float, depth: int, low: int) -> t
     )
 
 
-def _alone(sizes: list[int], most: int, curve: Curve, depth: int, least: int) -> list[int]:
+def _alone(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:
     return list(range(len(sizes)))
 
 
-_BINS: dict[How, Callable[[list[int], int, Curve, int, int], list[int]]] = {
+_BINS: dict[How, Callable[[list[int], int, Curve, int], list[int]]] = {
     "pad": _padded,
     "ffd": _first_fit,
     "balanced": _balanced,

@@ -36,11 +36,6 @@ class Mix:
         """The first device of every pipeline."""
         return list(accumulate(self.depths[:-1], initial=0))
 
-    @property
-    def even(self) -> bool:
-        """True if all pipelines have equally many stages."""
-        return len(set(self.depths)) == 1
-
     def __str__(self) -> str:
         return "+".join(map(str, self.depths))
 

@@ -6,7 +6,6 @@ first microbatches. With one replica of everything that is the ordinary loop.
 
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from msgspec import structs
 from support.device_cases import (
     KEPT,
@@ -47,19 +45,19 @@ from support.device_ways import (
 from support.fit import later
 from support.pauses import pausing
 from support.pipelined import RESIDENT, planned
-from support.plain import Plain, train
-from support.same import assert_same
+from support.plain import train
+from support.same import assert_same, goes_on
 from support.slabs import bound
 
 from executor import run
-from executor.driver import Options, Result
+from executor.driver import Options
 from executor.errors import InterruptedRun, RunError
 from executor.records.stopping import parse
 from planner.shards.modes import Mode
 from plans import runlog
 from plans.trace import happened
 
-pytestmark = pytest.mark.usefixtures("quick", "untimed")
+pytestmark = pytest.mark.usefixtures("quick", "untimed", "one_thread")
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -184,25 +182,13 @@ def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
     assert [line.step for line in runlog.load(log).steps] == [0, 1]
 
 
-def same_as(done: Plain, *parts: Result) -> None:
-    """Runs one after the other have trained what the plain loop did."""
-    assert [loss for part in parts for loss in part.losses["a"]] == done.losses
-    for name, parameter in parts[-1].model("a").named_parameters():
-        assert torch.equal(parameter, done.params[name]), name
-
-
 @pytest.mark.parametrize("feature", ["masters", "scaled"])
 def test_a_run_goes_on_where_another_ended(feature: str, tmp_path: Path) -> None:
     """On other devices than before, in another order, adding alike."""
     ways = one_after_another(feature)
     (case, before), _ = ways
     first, rest = (planned(case.problem, way) for _, way in ways)
-    done = [run(later(first, 0, 1), [case.task], Options(checkpoints=tmp_path))]
-    done.append(run(later(rest, 1, 1), [case.task], Options(resume=tmp_path)))
-    plain = case.plain(before)
-    assert [loss for part in done for loss in part.losses["t"]] == plain.losses
-    for name, parameter in done[-1].model("t").named_parameters():
-        assert torch.equal(parameter, plain.params[name]), name
+    goes_on(first, [case.task], tmp_path, lambda *_: case.plain(before), other=rest)
 
 
 @pytest.mark.usefixtures("heard")
@@ -231,7 +217,8 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
     rest = run(later(plan, done, 9 - done), [task], Options(resume=folder))
     plain = train(task, MICROBATCHES, shares=shares_of(way, task))
     assert losses + rest.losses["a"] == plain.losses
-    same_as(plain._replace(losses=plain.losses[done:]), rest)
+    left = plain._replace(losses=plain.losses[done:])
+    assert_same(plan, [task], rest, lambda *_: left)
 
 
 def test_a_failure_on_one_device_ends_all() -> None:
@@ -262,12 +249,3 @@ def test_a_rule_ends_a_task_on_all_its_devices() -> None:
     plan = structs.replace(plan, segments=halves)
     result = run(plan, [case.task], Options(stop=(parse("loss>0@1"),)))
     assert (result.stopped.keys(), len(result.losses["a"])) == ({"a"}, 1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the plain loop has it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -203,11 +203,6 @@ def _alone(name: str) -> list[Task]:
     return [task(name, shapes(name, settings), settings)]
 
 
-def gpt_tiny() -> list[Task]:
-    """A model that trains in milliseconds on a processor."""
-    return _alone("tiny")
-
-
 def gpt_small() -> list[Task]:
     """A model that trains in milliseconds on a GPU."""
     return _alone("small")

@@ -11,7 +11,7 @@ from msgspec import structs
 from support import gangs, synthetic
 from support.searches import QUICK
 
-from planner import Infeasible, NoPlanFound, Problem, build
+from planner import Infeasible, Problem, build
 from planner.inputs import Layout
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Policy, Want
@@ -163,14 +163,6 @@ def test_a_short_host_is_named_with_both_numbers() -> None:
         Infeasible, match=r"host store .*\(1000 bytes\).*--host-memory that would do"
     ):
         build(asked, profile_sha256=HASH)
-
-
-def test_no_time_is_no_plan() -> None:
-    """A limit that ends before the first candidate says so instead of guessing."""
-    profile = synthetic.profile(synthetic.task("a", layers=4), usable_bytes=64 << 20)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
-    with pytest.raises(NoPlanFound, match="--time-limit"):
-        build(asked, profile_sha256=HASH, seconds=1e-9)
 
 
 def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:

@@ -84,25 +84,6 @@ def test_a_plan_of_an_older_version_is_read() -> None:
     assert plans.loads(old) == streamed()
 
 
-def test_a_wrong_value_is_refused_with_its_path() -> None:
-    """The message of a bad number leads to it."""
-    assert "at `$.programs[0].memory[0].slab_bytes`" in refusal(
-        with_text('"slab_bytes":', '"slab_bytes":-')
-    )
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b'{"format":"plan"}'])
-def test_other_files_are_refused(data: bytes) -> None:
-    """What is no plan at all is refused in one line."""
-    refusal(data)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """Loading a path that does not exist says which."""
-    with pytest.raises(FormatError, match=r"nowhere\.json: cannot be read: No such file"):
-        plans.load(tmp_path / "nowhere.json")
-
-
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

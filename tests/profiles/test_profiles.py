@@ -45,33 +45,6 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "p.json: "),
-        (pretty(PROFILE)[:500], "p.json: "),
-        (b"[1]", "Expected `object`"),
-        (edited("surprise", value=1), "unknown field `surprise`"),
-        (edited("version", value=9), "version 9 is not supported; this Gantry reads version 1"),
-        (edited("format", value="plan"), "not a profile file"),
-        (edited("tasks", value=[]), r"length >= 1 - at `\$\.tasks`"),
-        (
-            edited("tasks", 0, "layers", 1, "param_bytes", value=-1),
-            r">= 0 - at `\$\.tasks\[0\]\.layers\[1\]\.param_bytes`",
-        ),
-        (edited("tasks", 0, "layers", 1, "param_bytes", value="x"), "Expected `int`, got `str`"),
-        (edited("tasks", 0, "steps", value=1.5), "Expected `int`, got `float`"),
-        (edited("tasks", 0, "steps", value=float("nan")), "p.json: "),
-        (edited("tasks", 0, "name", value="a/b"), "regex"),
-    ],
-)
-def test_a_bad_file_is_one_line_with_its_place(data: bytes, message: str) -> None:
-    """Whatever is wrong with the bytes, the error is one line that names file and place."""
-    with pytest.raises(FormatError, match=message) as caught:
-        profiles.loads(data, "p.json")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
         (edited("tasks", 0, "batch", value=6), "microbatch 4 does not divide the batch of 6"),
         (edited("tasks", 0, "batches", 1, "microbatch", value=1), r"\[1, 1, 4\] are not ascending"),
         (

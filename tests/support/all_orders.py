@@ -7,12 +7,10 @@ from math import prod
 
 from planner.orders import (
     InvalidOrder,
-    Objective,
     Order,
     Pass,
     Pipeline,
     Places,
-    makespan,
     peaks,
     share,
     timed,
@@ -23,7 +21,7 @@ TRIED = 5  # sequences of one device for every order that is timed
 Line = tuple[Pass, ...]
 
 
-def least(pipeline: Pipeline, places: Places, objective: Objective, most: int) -> int | None:
+def least(pipeline: Pipeline, places: Places, most: int) -> int | None:
     """The optimum over all orders; None where there are more than `most`."""
     choices = [list(islice(_sequences(c), TRIED * most)) for c in _chains(pipeline, places)]
     if any(len(lines) == TRIED * most for lines in choices):
@@ -35,7 +33,7 @@ def least(pipeline: Pipeline, places: Places, objective: Objective, most: int) -
         ]
     if prod(map(len, choices)) > most:
         return None
-    found = [_cost(pipeline, order, objective) for order in product(*choices)]
+    found = [_cost(pipeline, order) for order in product(*choices)]
     return min(cost for cost in found if cost is not None)
 
 
@@ -85,9 +83,9 @@ def _peak(pipeline: Pipeline, device: int, line: tuple[Pass, ...]) -> int:
     return peaks(pipeline, tuple(alone))[device]
 
 
-def _cost(pipeline: Pipeline, order: Order, objective: Objective) -> int | None:
+def _cost(pipeline: Pipeline, order: Order) -> int | None:
     try:
-        return makespan(pipeline, order) if objective == "makespan" else span(pipeline, order)
+        return span(pipeline, order)
     except InvalidOrder:
         return None
 

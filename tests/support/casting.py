@@ -27,10 +27,6 @@ def casting(plan: Plan, which: Which = lambda number: True) -> Plan:
     return retimed(made)
 
 
-def _gone(task: Task) -> list[str]:
-    return [f"{task.name}.s{k}.param" for k, shard in enumerate(task.shards) if shard.cast]
-
-
 def _without(buffers: Sequence[Buffer], gone: set[str]) -> tuple[tuple[Buffer, ...], int]:
     """The other buffers without the holes that these leave, and where they end."""
     cuts = [(b.offset, b.bytes) for b in buffers if b.name in gone]

@@ -77,11 +77,6 @@ def reach(*starts: str) -> frozenset[str]:
     return frozenset(seen)
 
 
-def lines(*names: str) -> int:
-    """Lines of the files of these modules."""
-    return sum(len(_all()[name].read_text().splitlines()) for name in names)
-
-
 def room(module: str) -> str:
     """The folder of a module: `planner.rounds` of `planner.rounds.emit`, else the module."""
     return module.rpartition(".")[0] if module.count(".") > 1 else module

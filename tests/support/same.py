@@ -1,11 +1,14 @@
 """The promise as one assertion: a run trained, bit for bit, what the plain loop trains."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
+from support.fit import later
 from support.plain import Plain, train
 
-from executor.driver import Result
+from executor import run
+from executor.driver import Options, Result
 from executor.workload.task import Task
 from plans.schema import Plan
 
@@ -15,11 +18,14 @@ def assert_same(
     tasks: Sequence[Task],
     result: Result,
     oracle: Callable[[Task, int], Plain] = train,
+    earlier: Sequence[Result] = (),
 ) -> None:
-    """Losses, parameters, optimizer state and buffers are bit for bit those of the plain loop."""
+    """Losses, parameters, optimizer state and buffers are bit for bit those of the plain loop.
+    earlier: the runs that this one goes on from."""
     for planned, task in zip(plan.tasks, tasks, strict=True):
         plain = oracle(task, planned.microbatches)
-        assert result.losses[task.name] == plain.losses
+        losses = [loss for part in (*earlier, result) for loss in part.losses[task.name]]
+        assert losses == plain.losses
         for name, parameter in result.model(task.name).named_parameters():
             assert torch.equal(parameter, plain.params[name]), name
         for name, buffer in result.model(task.name).named_buffers():
@@ -28,8 +34,23 @@ def assert_same(
         for name, values in plain.state.items():
             assert values.keys() == state.get(name, {}).keys(), name
             for key, value in values.items():
-                same = torch.equal(state[name][key], value) if value is not None else True
-                assert same, (name, key)
+                assert value is None or same(state[name][key], value), (name, key)
+
+
+def goes_on(
+    plan: Plan,
+    tasks: Sequence[Task],
+    folder: Path,
+    oracle: Callable[[Task, int], Plain] = train,
+    *,
+    other: Plan | None = None,
+    step: int = 1,
+) -> None:
+    """A few steps, a checkpoint, and the others from there, maybe by another plan, have the bits of
+    one plain loop."""
+    first = run(later(plan, 0, step), tasks, Options(checkpoints=folder))
+    rest = later(other or plan, step, tasks[0].steps - step)
+    assert_same(plan, tasks, run(rest, tasks, Options(resume=folder)), oracle, [first])
 
 
 def same(one: object, two: object) -> bool:

@@ -112,40 +112,15 @@ def _tasks(
     return [Task("t", model, batches, loss, optimizer, 3, seed=3, precision=precision, clip=clip)]
 
 
-def plain() -> list[Task]:
-    return _tasks(gpt)
-
-
-def three() -> list[Task]:
-    return _tasks(several)
-
-
-def unused() -> list[Task]:
-    return _tasks(idle)
-
-
-def alone() -> list[Task]:
-    return _tasks(bare)
-
-
-def clipped() -> list[Task]:
-    return _tasks(several, clip=0.1)
-
-
-def masters() -> list[Task]:
-    return _tasks(gpt, "bf16", 0.1)
-
-
-def autocast() -> list[Task]:
-    return _tasks(gpt, "bf16-autocast")
-
-
-def scaled() -> list[Task]:
-    return _tasks(gpt, "fp16-autocast", 0.1)
-
-
-def twice_cast() -> list[Task]:
-    return _tasks(several, "bf16-autocast")
+plain = partial(_tasks, gpt)
+three = partial(_tasks, several)
+unused = partial(_tasks, idle)
+alone = partial(_tasks, bare)
+clipped = partial(_tasks, several, clip=0.1)
+masters = partial(_tasks, gpt, "bf16", 0.1)
+autocast = partial(_tasks, gpt, "bf16-autocast")
+scaled = partial(_tasks, gpt, "fp16-autocast", 0.1)
+twice_cast = partial(_tasks, several, "bf16-autocast")
 
 
 def judged() -> list[Task]:

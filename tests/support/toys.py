@@ -3,7 +3,6 @@
 Each function can be named in a workload reference: `tests/support/toys.py:mlp`.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -43,43 +42,23 @@ def _mlp(dropout: float) -> nn.Sequential:
     return nn.Sequential(hidden, nn.Linear(32, 32), nn.Linear(32, 4))
 
 
-def _task(name: str, dropout: float, steps: int, seed: int) -> Task:
-    return Task(
-        name=name,
-        model=partial(_mlp, dropout),
-        data=batches,
-        loss=F.mse_loss,
-        optimizer=partial(AdamW, lr=1e-2, fused=True),
-        steps=steps,
-        seed=seed,
-    )
-
-
 def mlp() -> list[Task]:
     """One task of three layers with dropout in the first."""
-    return [_task("mlp", dropout=0.2, steps=3, seed=1)]
+    return [replace(toy("mlp"), model=partial(_mlp, 0.2))]
 
 
 def pair() -> list[Task]:
     """Two tasks of different lengths, both with dropout."""
     return [
-        _task("one", dropout=0.2, steps=4, seed=1),
-        _task("two", dropout=0.1, steps=3, seed=2),
+        replace(toy("one", steps=4), model=partial(_mlp, 0.2)),
+        replace(toy("two"), model=partial(_mlp, 0.1), seed=2),
     ]
 
 
 def momentum() -> list[Task]:
     """SGD with momentum: one state tensor per parameter."""
-    return [
-        Task(
-            name="sgd",
-            model=partial(_mlp, 0.0),
-            data=batches,
-            loss=F.mse_loss,
-            optimizer=partial(SGD, lr=1e-2, momentum=0.9),
-            steps=3,
-        )
-    ]
+    rule = partial(SGD, lr=1e-2, momentum=0.9)
+    return [replace(toy("sgd"), model=partial(_mlp, 0.0), optimizer=rule)]
 
 
 class Tied(nn.Module):
@@ -100,21 +79,7 @@ def tied() -> list[Task]:
         weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
         return nn.Sequential(Tied(weight), nn.GELU(), Tied(weight), nn.Linear(WIDTH, 4))
 
-    return [
-        Task(
-            name="tied",
-            model=model,
-            data=batches,
-            loss=F.mse_loss,
-            optimizer=partial(AdamW, lr=1e-2, fused=True),
-            steps=3,
-        )
-    ]
-
-
-def batchnorm() -> list[Task]:
-    """Layer 1 keeps running statistics, which a forward in training changes."""
-    return [toy("norm", nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))]
+    return [replace(toy("tied"), model=model)]
 
 
 class Raising(nn.Module):
@@ -139,18 +104,3 @@ class Pair(nn.Module):
 def two_outputs() -> list[Task]:
     """Layer 1 gives a tuple."""
     return [toy("tuple", nn.Linear(WIDTH, 8), Pair(), nn.Linear(8, 4))]
-
-
-def _with_loss(name: str, loss: Callable[[Tensor, Tensor], Tensor]) -> list[Task]:
-    task = toy(name, nn.Linear(WIDTH, 8), nn.Linear(8, 4))
-    return [replace(task, loss=loss)]
-
-
-def vector_loss() -> list[Task]:
-    """The loss is one number per sample and not a scalar."""
-    return _with_loss("vector", lambda output, target: (output - target).square().mean(1))
-
-
-def counting_loss() -> list[Task]:
-    """The loss counts hits, which has no gradient."""
-    return _with_loss("count", lambda output, target: (output > target).float().mean())

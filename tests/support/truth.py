@@ -118,15 +118,13 @@ def _layer_us(layer: Layer, kind: str, shard: Shard, microbatch: int, on_device:
     return cost.recompute_backward.median_us - graph if kind == "F" else graph
 
 
-def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0, metered: bool = True) -> RunLog:
-    """The log of a run that went as `run` says, every duration off by up to `noise`.
-
-    With `metered`, compute of the first round took twice as long under the memory meter.
-    """
+def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0) -> RunLog:
+    """The log of a run that went as `run` says, every duration off by up to `noise`;
+    compute of the first round took twice as long under the memory meter."""
     rng = random.Random(1)
     ops = []
     for one in timing.timeline(run):
-        slow = metered and one.round == 0 and one.stream.endswith("compute")
+        slow = one.round == 0 and one.stream.endswith("compute")
         us = (one.end_us - one.start_us) * (1 + slow) * (1 + rng.uniform(-noise, noise))
         end = one.start_us + round(us)
         ops.append(OpRecord(one.segment, one.op.id, one.round, one.start_us, end, slow))

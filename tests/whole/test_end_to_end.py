@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.pauses import pausing
 from support.plain import Plain, train
 from support.same import assert_same
 from support.steady import steady
@@ -93,24 +92,6 @@ def test_the_demo_is_bitwise_the_plain_loop(
     result = run(plan, tasks)
     assert all(used <= budget for used in result.peak_bytes)
     assert_same(plan, tasks, result, lambda task, count: oracle(task.name, count))
-
-
-@pytest.mark.slow
-def test_random_delays_do_not_change_the_demo(
-    measured: Profile, tasks: list[Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With every op delayed at random, the same bits come out."""
-    plan = planned(measured, 2, BUDGET)
-    pausing(monkeypatch, 5, 2000)
-    result = run(plan, tasks)
-    assert_same(plan, tasks, result, lambda task, count: oracle(task.name, count))
-
-
-def test_the_larger_model_does_not_fit(measured: Profile) -> None:
-    """Parameters, gradients and state alone of the larger model exceed the device."""
-    layers = measured.tasks[-1].layers
-    state = sum(x.param_bytes + x.grad_bytes + x.state_bytes for x in layers)
-    assert state > BUDGET
 
 
 def test_the_commands_of_the_readme(

@@ -17,7 +17,7 @@ from support.cli import executor_cli, planner_cli, profile, smallest_budget, suc
 from support.plain import train
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 import plans
 import profiles
@@ -103,17 +103,6 @@ def batch_of_six() -> list[Task]:
     )
 
 
-def no_state() -> list[Task]:
-    return odd(lambda: nn.Sequential(*(linear() for _ in range(4))), optimizer=partial(SGD, lr=0.1))
-
-
-def momentum() -> list[Task]:
-    return odd(
-        lambda: nn.Sequential(*(linear() for _ in range(4))),
-        optimizer=partial(SGD, lr=0.1, momentum=0.9, nesterov=True),
-    )
-
-
 def frozen_layer() -> list[Task]:
     def make() -> nn.Module:
         frozen = linear().requires_grad_(False)
@@ -169,26 +158,6 @@ def double_precision() -> list[Task]:
 
 def dropped_out() -> nn.Module:
     return nn.Sequential(*(nn.Sequential(linear(), nn.Dropout(0.2), nn.GELU()) for _ in range(4)))
-
-
-def clipped() -> list[Task]:
-    return odd(dropped_out, clip=0.1)
-
-
-def clipped_momentum() -> list[Task]:
-    return odd(dropped_out, optimizer=partial(SGD, lr=0.1, momentum=0.9), clip=0.1)
-
-
-def autocast() -> list[Task]:
-    return odd(dropped_out, precision="bf16-autocast")
-
-
-def masters() -> list[Task]:
-    return odd(dropped_out, precision="bf16")
-
-
-def clipped_masters() -> list[Task]:
-    return odd(dropped_out, precision="bf16", clip=0.1)
 
 
 def loss_scale() -> list[Task]:
@@ -263,20 +232,12 @@ STREAMING = [
     gradients_inside,
     adapters,
     loss_of_its_own,
-    clipped,
-    clipped_momentum,
-    autocast,
-    masters,
-    clipped_masters,
     loss_scale,
     activations_between,
     nothing_to_train_first,
     nothing_to_train_last,
     one_step,
     batch_of_one,
-    batch_of_six,
-    no_state,
-    momentum,
     frozen_layer,
     frozen_start,
     frozen_bias,

@@ -10,15 +10,13 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from support.fit import later
 from support.pipeline_cases import CASES, Case, built, counting, profiled
 from support.plain import Plain, Share, Shares, train
 from support.quick import measured, quickly
-from support.same import assert_same
+from support.same import assert_same, goes_on
 from support.toys import batches
 
 from executor import run
-from executor.driver import Options
 from executor.workload.task import Evaluation, Task
 from planner.inputs import parse_layout
 from plans.schema import Plan
@@ -87,9 +85,4 @@ def test_a_run_goes_on_from_a_checkpoint(layout: str, tmp_path: Path) -> None:
     case = Case(layout, "1f1b", clip=0.1, least=True)
     with quickly():
         plan = built(profiled(case), case)
-    first = run(later(plan, 0, 1), [case.task], Options(checkpoints=tmp_path))
-    rest = run(later(plan, 1, 2), [case.task], Options(resume=tmp_path))
-    plain = oracle(plan)(case.task, case.microbatches)
-    assert first.losses["a"] + rest.losses["a"] == plain.losses
-    for name, parameter in rest.model("a").named_parameters():
-        assert torch.equal(parameter, plain.params[name]), name
+    goes_on(plan, [case.task], tmp_path, oracle(plan))

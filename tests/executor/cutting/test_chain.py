@@ -1,7 +1,7 @@
 """Layers found in models as people write them: each way, bit for bit, whatever the batch size."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from itertools import pairwise
 from typing import Any
@@ -26,16 +26,10 @@ from executor.workload.loss import loss_in
 from executor.workload.task import Task, build
 from profiles.schema import Cut
 
-pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch.export have their own
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models on busy cores are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("default"),  # transformers and torch.export have their own
+]
 
 
 GRAPH = ["gpt2", "t5", "resnet18", "densenet", "unet", "lstm", "mlp-frozen"]

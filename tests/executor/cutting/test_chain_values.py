@@ -1,6 +1,6 @@
 """Models whose own code goes by values: taken apart right, refused, or stopped; never wrong."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,16 +17,10 @@ from executor.numerics.buffers import Buffers
 
 WIDTH = 8
 
-pytestmark = pytest.mark.filterwarnings("default")  # torch.export has its own
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models on busy cores are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("default"),  # torch.export has its own
+]
 
 
 class Scaled(nn.Module):

@@ -1,35 +1,20 @@
 """Offload bytes of a profile: enough for whatever a shard of these layers packs."""
 
-from functools import partial
 from itertools import combinations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.lab import LAB
-from support.toys import WIDTH, batches
+from support.toys import WIDTH, batches, toy
 from torch import Tensor, nn
-from torch.optim import AdamW
 
 from executor.devices.device import aligned
 from executor.numerics.values import hold
 from executor.profiling.bench import Bench, Case
 from executor.profiling.layer import layer_cost
 from executor.shards.shard import Shard
-from executor.workload.task import Task
 
 pytestmark = pytest.mark.usefixtures("warm")
-
-
-def _task(*layers: nn.Module) -> Task:
-    return Task(
-        name="toy",
-        model=nn.Sequential(*layers),
-        data=batches,
-        loss=F.mse_loss,
-        optimizer=partial(AdamW, lr=1e-2, fused=True),
-        steps=1,
-    )
 
 
 CHAIN = (
@@ -43,7 +28,7 @@ CHAIN = (
 
 def test_layers_together_pack_no_more_than_each_for_itself() -> None:
     """Offload bytes have room for what is packed, however layers are joined to shards."""
-    task, xs = _task(*CHAIN), [batches(0)[0]]
+    task, xs = toy("toy", *CHAIN), [batches(0)[0]]
     each = []
     for k, layer in enumerate(CHAIN):
         case = Case(task, layer, xs[-1], None, k == 0, len(xs[-1]))
@@ -61,7 +46,7 @@ def test_layers_together_pack_no_more_than_each_for_itself() -> None:
 
 def test_a_packed_graph_that_is_timed_gives_the_same_gradients() -> None:
     """The measured backward ends as the one that recomputes does."""
-    task, layer = _task(*CHAIN), CHAIN[0]
+    task, layer = toy("toy", *CHAIN), CHAIN[0]
     bench = Bench(Case(task, layer, batches(0)[0], None, False, len(batches(0)[0])), LAB.device)
     bench.grads.zero_()  # what is between gradients stays as it is
     bench.recompute_backward()
@@ -83,6 +68,6 @@ class SparseLayer(nn.Module):
 
 def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
     """A layer that keeps something sparse is measured, and not offered for offloading."""
-    task, layer = _task(SparseLayer()), SparseLayer()
+    task, layer = toy("toy", SparseLayer()), SparseLayer()
     cost = layer_cost(Case(task, layer, torch.rand(4, 4, requires_grad=True), None, False, 4), LAB)
     assert cost.offload_bytes is None

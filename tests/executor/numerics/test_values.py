@@ -15,14 +15,13 @@ from support import fake_cuda, handmade, noted
 from support.chains import WIDTH, tasks_for
 from support.fit import fit
 from support.measured import measured
-from support.same import assert_same
+from support.same import assert_same, goes_on
 from support.values import MODELS, Lossy, experts, handed, statistics
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW
 
 import plans
 from executor import run
-from executor.driver import Options
 from executor.errors import RunError
 from executor.shards.shard import Shard
 from executor.workload.task import Task
@@ -59,13 +58,6 @@ def test_bits_of_the_plain_loop(model: str, name: str) -> None:
     plan, tasks = setup(name, MODELS[model])
     plans.prove(plan)
     assert_same(plan, tasks, run(plan, tasks))
-
-
-def part(plan: Plan, done: int, rounds: int) -> Plan:
-    """The plan for so many steps after `done`."""
-    tasks = tuple(structs.replace(task, steps=rounds, done=done) for task in plan.tasks)
-    segments = tuple(structs.replace(segment, rounds=rounds) for segment in plan.segments)
-    return structs.replace(plan, tasks=tasks, segments=segments)
 
 
 def on_cuda(plan: Plan) -> Plan:
@@ -150,10 +142,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
         return nn.Sequential(*(nn.Sequential(*pair) for pair in pairs))
 
     plan, tasks = setup("streamed", both)
-    first = run(part(plan, 0, 1), tasks, Options(checkpoints=tmp_path))
-    rest = run(part(plan, 1, 3), tasks, Options(resume=tmp_path))
-    rest.losses["a"] = first.losses["a"] + rest.losses["a"]
-    assert_same(plan, tasks, rest)
+    goes_on(plan, tasks, tmp_path)
 
 
 def test_buffers_on_two_devices_at_once_are_refused() -> None:

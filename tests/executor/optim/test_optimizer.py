@@ -11,15 +11,14 @@ import torch
 from support import handmade
 from support.chains import WIDTH, block, tasks_for
 from support.cli import planner_cli, profile, smallest_budget, succeeded
-from support.fit import fit, later
-from support.plain import train
+from support.fit import fit
+from support.same import assert_same, goes_on
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
 import plans
 from executor import run
-from executor.driver import Options
 from executor.optim.optimizer import ShardOptimizer
 from executor.workload.task import Task
 from plans.schema import Plan
@@ -122,25 +121,8 @@ def planned(name: str, optimizer: Make, **changed: Any) -> tuple[Plan, list[Task
     return plan, tasks
 
 
-def equal(mine: Any, theirs: Any) -> bool:
-    if isinstance(theirs, list):
-        return all(map(equal, mine, theirs))
-    return torch.equal(mine, theirs) if isinstance(theirs, Tensor) else bool(mine == theirs)
-
-
-def assert_trained(plan: Plan, tasks: list[Task], options: Options | None = None) -> None:
-    """Parameters and all that the optimizer keeps are those of the plain loop."""
-    result = run(plan, tasks, options)
-    sizes = {task.name: task.microbatches for task in plan.tasks}
-    for task in tasks:
-        plain = train(task, sizes[task.name])
-        for name, parameter in result.model(task.name).named_parameters():
-            assert torch.equal(parameter, plain.params[name]), name
-        state = result.optimizer_state(task.name)
-        for name, kept in plain.state.items():
-            mine = state.get(name, {})
-            assert mine.keys() == kept.keys()
-            assert all(equal(mine[key], value) for key, value in kept.items()), name
+def assert_trained(plan: Plan, tasks: list[Task]) -> None:
+    assert_same(plan, tasks, run(plan, tasks))
 
 
 @pytest.mark.parametrize("name", ["streamed", "state"])
@@ -159,9 +141,7 @@ def test_any_optimizer_steps_masters(optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", EVERY)
 def test_any_optimizer_goes_on_from_a_checkpoint(optimizer: str, tmp_path: Path) -> None:
     """With the bits of one run, whatever it keeps and whenever that was made."""
-    plan, tasks = planned("streamed", EVERY[optimizer])
-    run(later(plan, 0, 3), tasks, Options(checkpoints=tmp_path))
-    assert_trained(later(plan, 3, 1), tasks, Options(resume=tmp_path))
+    goes_on(*planned("streamed", EVERY[optimizer]), tmp_path, step=3)
 
 
 def _model() -> nn.Module:
@@ -225,8 +205,7 @@ def test_a_shard_may_have_nothing_to_step(optimizer: Make, tmp_path: Path) -> No
     rates = partial(optim.lr_scheduler.ExponentialLR, gamma=0.7)
     tasks = [replace(t, model=model, optimizer=optimizer, scheduler=rates) for t in tasks_for(made)]
     plan = fit(made, tasks)
-    run(later(plan, 0, 3), tasks, Options(checkpoints=tmp_path))
-    assert_trained(later(plan, 3, 1), tasks, Options(resume=tmp_path))
+    goes_on(plan, tasks, tmp_path, step=3)
 
 
 class Rare(nn.Module):

@@ -14,7 +14,7 @@ from support.chains import chain, tasks_for
 from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
 from support.fit import fit, later
 from support.plain import train
-from support.same import assert_same
+from support.same import assert_same, goes_on
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -93,20 +93,9 @@ def trained(name: str, **changed: Any) -> Result:
     return result
 
 
-def goes_on(name: str, folder: Path, **changed: Any) -> None:
-    """Two steps, a checkpoint, and the others from there: the bits of one plain loop."""
-    plan, tasks = planned(name, **changed)
-    assert_goes_on(plan, plan, tasks, folder)
-
-
-def assert_goes_on(plan: Plan, other: Plan, tasks: list[Task], folder: Path) -> None:
-    first = run(later(plan, 0, 2), tasks, Options(checkpoints=folder))
-    rest = run(later(other, 2, tasks[0].steps - 2), tasks, Options(resume=folder))
-    for made, task in zip(plan.tasks, tasks, strict=True):
-        plain = train(task, made.microbatches)
-        assert first.losses[task.name] + rest.losses[task.name] == plain.losses
-        for key, parameter in rest.model(task.name).named_parameters():
-            assert torch.equal(parameter, plain.params[key]), key
+def goes_on_as(name: str, folder: Path, **changed: Any) -> None:
+    """From a checkpoint after two steps."""
+    goes_on(*planned(name, **changed), folder, step=2)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -125,14 +114,14 @@ def test_every_way_to_step_is_scheduled(name: str, optimizer: str) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_scheduler_goes_on_from_a_checkpoint(schedule: str, tmp_path: Path) -> None:
     """Its state is in the checkpoint, and so are the options that it has written."""
-    goes_on("streamed", tmp_path, scheduler=SCHEDULES[schedule], optimizer=FUSED, groups=by_kind)
+    goes_on_as("streamed", tmp_path, scheduler=SCHEDULES[schedule], optimizer=FUSED, groups=by_kind)
 
 
 @pytest.mark.parametrize("optimizer", ["tensor", "momentum"])
 def test_rates_in_tensors_go_on(optimizer: str, tmp_path: Path) -> None:
     """And so do rates beside momenta."""
     schedule = SCHEDULES["exponential"]
-    goes_on("streamed", tmp_path, scheduler=schedule, optimizer=OPTIMIZERS[optimizer])
+    goes_on_as("streamed", tmp_path, scheduler=schedule, optimizer=OPTIMIZERS[optimizer])
 
 
 def test_a_tensor_is_nobody_elses() -> None:
@@ -155,7 +144,7 @@ def test_a_scheduler_counts_steps_that_are_left_out(precision: str, tmp_path: Pa
     schedule = SCHEDULES["exponential"]
     how = {"precision": precision, "loss": loud, "scheduler": schedule, "optimizer": FUSED}
     trained("norms-host", clip=0.1, **how)
-    goes_on("norms-host", tmp_path, clip=0.1, **how)
+    goes_on_as("norms-host", tmp_path, clip=0.1, **how)
 
 
 @pytest.mark.parametrize("name", ["resident", "streamed", "state", "mixed"])
@@ -184,7 +173,7 @@ def own_groups(parameters: list[nn.Parameter]) -> Optimizer:
 def test_an_optimizer_may_make_groups_itself(tmp_path: Path) -> None:
     """From the list that it is given, in every shard anew."""
     trained("streamed", optimizer=own_groups)
-    goes_on("streamed", tmp_path, optimizer=own_groups, scheduler=SCHEDULES["sequence"])
+    goes_on_as("streamed", tmp_path, optimizer=own_groups, scheduler=SCHEDULES["sequence"])
 
 
 def cut(plan: Plan, ends: list[int]) -> Plan:
@@ -205,7 +194,7 @@ def test_another_cut_goes_on(optimizer: Callable[[list[Any]], Optimizer], tmp_pa
     plan, tasks = planned(
         "streamed", groups=groups, scheduler=SCHEDULES["object"], optimizer=optimizer
     )
-    assert_goes_on(plan, fit(cut(plan, [1, 5, 6]), tasks), tasks, tmp_path)
+    goes_on(plan, tasks, tmp_path, other=fit(cut(plan, [1, 5, 6]), tasks), step=2)
     saved = torch.load(tmp_path / "a-2.pt")
     assert len(saved["settings"]) == 1
     held = [n for group in saved["settings"][0]["params"] for n in group]

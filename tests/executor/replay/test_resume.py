@@ -11,6 +11,7 @@ from support.chains import tasks_for
 from support.fit import fit, later
 from support.plain import train
 from support.presses import press
+from support.same import goes_on
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
@@ -19,28 +20,10 @@ import plans
 from executor import run
 from executor.driver import Options
 from executor.errors import InterruptedRun, MismatchError, UsageError
-from executor.workload.task import Task
 from plans import runlog
-from plans.schema import Plan
 
 PLANS = handmade.PLANS | noted.NOTED
 ONE_SEGMENT = [name for name, make in PLANS.items() if len(make().segments) == 1]
-
-
-def assert_goes_on(plan: Plan, tasks: list[Task], folder: Path) -> None:
-    """One step, a checkpoint, and the other steps from there: losses, parameters and state."""
-    first = run(later(plan, 0, 1), tasks, Options(checkpoints=folder))
-    rest = run(later(plan, 1, tasks[0].steps - 1), tasks, Options(resume=folder))
-    for planned, task in zip(plan.tasks, tasks, strict=True):
-        plain = train(task, planned.microbatches)
-        assert first.losses[task.name] + rest.losses[task.name] == plain.losses
-        for name, parameter in rest.model(task.name).named_parameters():
-            assert torch.equal(parameter, plain.params[name]), name
-        state = rest.optimizer_state(task.name)
-        for name, values in plain.state.items():
-            assert values.keys() == state.get(name, {}).keys()
-            for key, value in values.items():
-                assert value is None or torch.equal(state[name][key], value), (name, key)
 
 
 @pytest.mark.parametrize("name", ONE_SEGMENT)
@@ -48,7 +31,7 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     """With dropout and AdamW, every kind of plan."""
     clip = 0.05 if name in noted.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
-    assert_goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
+    goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
 
 
 @pytest.mark.usefixtures("heard")
@@ -109,7 +92,7 @@ def test_every_precision_goes_on(precision: str, optimizer: str, tmp_path: Path)
         replace(t, precision=precision, clip=0.1, loss=loud, optimizer=OPTIMIZERS[optimizer])
         for t in tasks_for(made)
     ]
-    assert_goes_on(fit(made, tasks), tasks, tmp_path)
+    goes_on(fit(made, tasks), tasks, tmp_path)
 
 
 def test_a_run_writes_where_it_can_go_on(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Autocast keeps what it made of a leaf and gives it to all who cast it, whose gra
 low precision. Between layers a plain loop has no leaves; a shard's must not be taken for such.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from executor.devices.device import aligned, use_threads
+from executor.devices.device import aligned
 from executor.errors import WorkloadError
 from executor.numerics.precision import AUTOCAST
 from executor.numerics.values import hold, read_grads
@@ -27,14 +27,7 @@ from profiles.schema import Precision
 
 LAYERS, ROWS, SCALE = 4, 6, 64.0
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As tiny tensors want it."""
-    before = torch.get_num_threads()
-    use_threads(1)
-    yield
-    use_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Attention(nn.Module):

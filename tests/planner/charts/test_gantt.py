@@ -14,7 +14,6 @@ from planner.charts import axes, bars, gantt, streams
 from planner.views.focus import focus
 from plans import timing
 from plans.schema import Plan
-from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
 
@@ -268,13 +267,6 @@ def test_saved_picture_is_whole_and_alone(tmp_path: Path, suffix: str) -> None:
     gantt.save(gantt.figure(timetables.tiny()), path)
     assert (b"PNG" if suffix == ".png" else b"<svg") in path.read_bytes()[:1000]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_unknown_kind_of_picture_is_refused(tmp_path: Path) -> None:
-    """The error names the file and the kinds there are, and nothing is written."""
-    with pytest.raises(FormatError, match=r"plan\.txt: .*\.png, \.svg, \.pdf"):
-        gantt.save(gantt.figure(timetables.tiny()), tmp_path / "plan.txt")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_drawing_leaves_pyplot_alone() -> None:

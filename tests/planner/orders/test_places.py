@@ -115,12 +115,11 @@ def test_backwards_in_two_parts_are_shorter_where_a_pipeline_fills() -> None:
     assert {item.kind for line in halves.order for item in line} == {"F", "I", "W"}
 
 
-def test_the_same_seed_gives_the_same_placement() -> None:
-    """Also another seed gives another walk."""
+def test_the_same_effort_gives_the_same_placement() -> None:
+    """Chance comes from a fixed seed."""
     pipeline = Pipeline.alike([Cost(3, 4, 2, hop=1)] * 7 + [Cost(0, 5, 5, hop=1)], 3, 6)
-    found = [placed(pipeline, 120, seed, replicas=3) for seed in (0, 0, 1, 2)]
-    assert found[0] == found[1]
-    assert len({one.rows for one in found}) > 1
+    one, two = (placed(pipeline, 120, replicas=3) for _ in range(2))
+    assert one == two
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 2), (3, 1, 2), (3, 2, 1), (4, 2, 3), (1, 1, 1)])

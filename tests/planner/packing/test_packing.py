@@ -23,7 +23,7 @@ def _case(seed: int) -> tuple[list[int], int]:
 def test_a_packing_says_what_is_in_its_microbatches(how: How, seed: int) -> None:
     """Tokens, squares and times are those of its groups, padding counted, and tokens descend."""
     lengths, most = _case(seed)
-    found = packed(lengths, how, most, CURVE, depth=3, least=2)
+    found = packed(lengths, how, most, CURVE, depth=3)
     for number, (tokens, squares, took) in enumerate(
         zip(found.tokens, found.squares, found.us, strict=True)
     ):
@@ -33,7 +33,6 @@ def test_a_packing_says_what_is_in_its_microbatches(how: How, seed: int) -> None
         assert took == np.ceil(0.01 * squares + 2.0 * tokens + 150.0)
     assert list(found.tokens) == sorted(found.tokens, reverse=True)
     assert found.tokens[0] <= most
-    assert len(found.tokens) >= 2
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -73,9 +72,9 @@ def test_padding_of_several_stages_cuts_finer() -> None:
 
 
 def test_a_pipeline_without_sequences_runs_a_token() -> None:
-    """In as many microbatches as it must have at least."""
-    found = packed([], "balanced", 512, CURVE, least=2)
-    assert (found.groups, found.tokens, found.us) == ((), (1, 1), (153, 153))
+    """In one microbatch."""
+    found = packed([], "balanced", 512, CURVE)
+    assert (found.groups, found.tokens, found.us) == ((), (1,), (153,))
 
 
 def test_a_sequence_that_no_microbatch_holds_is_an_error() -> None:

@@ -133,14 +133,14 @@ def test_without_lengths_all_but_tokens_is_proven(tmp_path: Path) -> None:
     assert "sample 2 is in microbatch 2" in line
 
 
-def judging(path: Path, row: list[int], rounds: int = 2) -> Plan:
+def judging(path: Path, row: list[int]) -> Plan:
     """A plan with this table of an evaluation in two rounds of two microbatches."""
     plan = planned(path, SOUND)
     (task,), (program,) = plan.tasks, plan.programs
     digest = write(table_path(path, "a.evaluation"), [np.array(row)])
     own = hashlib.sha256(LENGTHS.tobytes()).hexdigest()
     said = Lengths(own, len(LENGTHS), digest)
-    task = replace(task, evaluation=Evaluation(2, rounds), evaluation_lengths=said)
+    task = replace(task, evaluation=Evaluation(2, 2), evaluation_lengths=said)
     judge = replace(program, name="solo.eval", evaluates=True, kinds=(), tokens=(MOST, 256))
     return replace(plan, tasks=(task,), programs=(program, judge))
 
