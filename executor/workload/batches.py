@@ -240,8 +240,8 @@ def batch_of(task: Task, step: int) -> Batch:
 
 
 def weight_function(task: Task, counts: Counts | None) -> Weigh | None:
-    """What says what a batch counts: the task's `weight`, or what was found to. None where all
-    samples count the same."""
+    """The function that gives the weight of a batch: the task's `weight`, or the counting that the
+    profile found. None where all samples count the same."""
     if (weight := task.weight) is None:
         return counting(counts) if counts else None
     return lambda batch: weight(batch.inputs if task.loss is None else tuple(batch))

@@ -32,7 +32,7 @@ class Content(NamedTuple):
 
 
 class Contents:
-    """What is in buffers (uint8), by the buffer's address: noted by whoever writes a value, so that
+    """The values in buffers (uint8), by the buffer's address: noted by whoever writes one, so that
     those who read it need not know which microbatch it is of."""
 
     def __init__(self) -> None:

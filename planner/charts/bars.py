@@ -29,9 +29,9 @@ _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
 
 
-class Kind(NamedTuple):
-    """How ops of a kind look: the name in legends, how white their task's colour is, the hatch, and
-    the hue in programs on several devices, in tones of which the tasks' colours have none."""
+class KindLook(NamedTuple):
+    """The look of a kind of ops: the name in legends, how white their task's colour is, the hatch,
+    and the hue in programs on several devices, in tones of which the tasks' colours have none."""
 
     name: str
     white: float
@@ -40,14 +40,14 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "F": Kind("forward", 0.55, hue=(70, 130, 205)),
-    "B": Kind("backward", 0.0, hue=(35, 150, 95)),
-    "I": Kind("input gradients", 0.15, hue=(225, 140, 30)),
-    "W": Kind("weight gradients", 0.4, hue=(150, 100, 180)),
-    "N": Kind("norm", 0.75, "....."),
-    "U": Kind("update", 0.75, "/////"),
-    "R": Kind("reduce", 0.75, "xxxxx"),
-} | dict.fromkeys("PSX", Kind("copy", 0.25))
+    "F": KindLook("forward", 0.55, hue=(70, 130, 205)),
+    "B": KindLook("backward", 0.0, hue=(35, 150, 95)),
+    "I": KindLook("input gradients", 0.15, hue=(225, 140, 30)),
+    "W": KindLook("weight gradients", 0.4, hue=(150, 100, 180)),
+    "N": KindLook("norm", 0.75, "....."),
+    "U": KindLook("update", 0.75, "/////"),
+    "R": KindLook("reduce", 0.75, "xxxxx"),
+} | dict.fromkeys("PSX", KindLook("copy", 0.25))
 
 
 class Row(NamedTuple):

@@ -21,7 +21,7 @@ _LARGE = (2.1, 0.8)  # inches that a panel of few rows wants, and the most it gi
 
 
 class Look(NamedTuple):
-    """How an op is drawn: its names, its tone, and of a send the device that it is an arrow to."""
+    """The look of an op: its names, its tone, and of a send the device that it is an arrow to."""
 
     names: tuple[str, ...]
     tone: float | None = None

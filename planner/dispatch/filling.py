@@ -200,8 +200,8 @@ class _Left:
     def _closer(
         self, negated: list[int], before: list[int], taken: list[slice], room: int, spare: int
     ) -> list[slice]:
-        """What leaves the least room of what is taken and, in place of the last one, two, three of
-        it, others that are shorter than those."""
+        """The sequences that leave the least room: those that are taken, or with the last one, two
+        or three of them replaced by others that are shorter than those."""
         best, least = taken, room
         own = [item for run in taken for item in range(run.start, run.stop)]
         for item in own[:0:-1][:_LAST]:

@@ -203,7 +203,7 @@ class Options(Wishes):
                 object.__setattr__(self, name, (read,) if _DEFAULTS[name] == () else read)
 
     def told(self) -> dict[str, str]:
-        """What a plan says of itself: those of its options that are not as by default."""
+        """The options that are not as by default, as a plan tells of them: words by flag."""
         told = dict[str, str]()
         for name, flag in _FLAGS.items():
             given, unit = getattr(self, name), flag.told

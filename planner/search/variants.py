@@ -26,7 +26,7 @@ Tried = Found | NoPlanFound
 
 
 def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
-    """What the search finds; NoPlanFound when time is up first.
+    """The best strategy found; NoPlanFound when time is up first.
 
     asked: the kind of devices, the task, and what it may have on the host.
     """

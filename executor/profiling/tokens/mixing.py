@@ -120,8 +120,8 @@ def _stirred(layers: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _differences(values: Sequence[Any], tokens: Sequence[int]) -> list[float]:
-    """How far each tensor of the first value is off the others', each of which has one sequence, of
-    so many tokens; nothing of tensors that have no dimension for tokens."""
+    """The distance of each tensor of the first value from the others', each of which has one
+    sequence, of so many tokens; nothing of tensors that have no dimension for tokens."""
     every = [[x for x in tensors_of(value) if x.is_floating_point()] for value in values]
     spans, total = [*pairwise(accumulate(tokens, initial=0))], sum(tokens)
     return [
