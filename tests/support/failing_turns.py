@@ -40,7 +40,8 @@ if __name__ == "__main__":
         os.chdir(start / one.get("folder", ".").format(rank=RANK))
         codes.append(main([part.format(rank=RANK) for part in one["call"]]))
         print(flush=True)
-        print(f"== {RANK} {len(codes)}", file=sys.stderr, flush=True)
+        # On a line of its own, in one write: torch's warnings come in parts from both processes.
+        os.write(2, f"\n== {RANK} {len(codes)}\n".encode())
         os.chdir(start)
     Path(f"codes.{ATTEMPT}.{RANK}").write_text(json.dumps(codes))
     os._exit(max(codes))
