@@ -1,14 +1,17 @@
 """One change to a plan, which is a value: every function gives a new one."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 from support.retime import retimed
 
+from plans.checker.check import violations
 from plans.schema import Op, Plan, Program, Task
 
 PHASES = ("enter", "round", "leave")
 
+Edit = Callable[[Plan], Plan]
 Sites = Iterator[tuple[str, Callable[[], Plan]]]  # what would be changed, and how
 
 
@@ -17,7 +20,7 @@ def with_program(plan: Plan, program: Program) -> Plan:
     return replace(plan, programs=programs)
 
 
-def with_phase(plan: Plan, program: Program, phase: str, ops: list[Op]) -> Plan:
+def with_phase(plan: Plan, program: Program, phase: str, ops: Sequence[Op]) -> Plan:
     return with_program(plan, replace(program, **{phase: tuple(ops)}))
 
 
@@ -73,3 +76,102 @@ def with_task(plan: Plan, **fields: object) -> Plan:
 
 def with_prediction(plan: Plan, **fields: object) -> Plan:
     return replace(plan, prediction=replace(plan.prediction, **fields))
+
+
+def with_round(plan: Plan, ops: Sequence[Op]) -> Plan:
+    """The plan with these ops in the round of its first program, honestly timed."""
+    return retimed(with_phase(plan, plan.programs[0], "round", ops))
+
+
+def with_shard(plan: Plan, number: int, **fields: object) -> Plan:
+    shards = list(plan.tasks[0].shards)
+    shards[number] = replace(shards[number], **fields)
+    return with_task(plan, shards=tuple(shards))
+
+
+def with_segment(plan: Plan, number: int, **fields: object) -> Plan:
+    segments = list(plan.segments)
+    segments[number] = replace(segments[number], **fields)
+    return replace(plan, segments=tuple(segments))
+
+
+def with_first(plan: Plan, **fields: object) -> Plan:
+    """The plan with fields of its first program changed."""
+    return with_program(plan, replace(plan.programs[0], **fields))
+
+
+def with_memory(plan: Plan, **fields: int) -> Plan:
+    """The plan with other bytes on the first device of its first program."""
+    first, *others = plan.programs[0].memory
+    return with_first(plan, memory=(replace(first, **fields), *others))
+
+
+def with_buffer(plan: Plan, name: str, /, **fields: object) -> Plan:
+    """The plan with fields of one buffer changed, of its first program or of the host store."""
+    (program, *_), host = plan.programs, plan.host
+    made = [
+        tuple(replace(b, **fields) if b.name == name else b for b in buffers)
+        for buffers in (program.buffers, host.buffers)
+    ]
+    assert made != [program.buffers, host.buffers]
+    return replace(with_first(plan, buffers=made[0]), host=replace(host, buffers=made[1]))
+
+
+def offset(plan: Plan, name: str) -> int:
+    """Where a buffer of the first program or of the host store begins."""
+    buffers = (*plan.programs[0].buffers, *plan.host.buffers)
+    return next(b.offset for b in buffers if b.name == name)
+
+
+def reading(plan: Plan, op_id: str, **roles: str | None) -> Plan:
+    """The plan with an op that reads other buffers in these roles, nothing where they are None."""
+    return change(plan, op_id, reads=_roles(find(plan, op_id).reads, roles))
+
+
+def writing(plan: Plan, op_id: str, **roles: str | None) -> Plan:
+    return change(plan, op_id, writes=_roles(find(plan, op_id).writes, roles))
+
+
+def _roles(old: dict[str, str], new: dict[str, str | None]) -> dict[str, str]:
+    return {role: name for role, name in (old | new).items() if name is not None}
+
+
+def edgeless(plan: Plan, op_id: str, *edges: str) -> Plan:
+    """The plan with an op that does not wait for these."""
+    op = find(plan, op_id)
+    assert {*edges} <= {*op.after}
+    return change(plan, op_id, after=tuple(name for name in op.after if name not in edges))
+
+
+def more(plan: Plan, op: Op, behind: str = "") -> Plan:
+    """The plan with one more op in its round, behind another one or at the end."""
+    ops = list(plan.programs[0].round)
+    ops.insert(place(ops, behind) + 1 if behind else len(ops), op)
+    return with_round(plan, ops)
+
+
+def moved(plan: Plan, op_id: str, before: str) -> Plan:
+    """The plan with an op of the round listed before another one, where it waits for nothing."""
+    ops = [op for op in plan.programs[0].round if op.id != op_id]
+    ops.insert(place(ops, before), replace(find(plan, op_id), after=()))
+    return with_round(plan, ops)
+
+
+def swapped(plan: Plan, one: str, other: str) -> Plan:
+    """Two ops of the round change places."""
+    ops = list(plan.programs[0].round)
+    i, j = place(ops, one), place(ops, other)
+    ops[i], ops[j] = ops[j], ops[i]
+    return with_round(plan, ops)
+
+
+def place(ops: Sequence[Op], op_id: str) -> int:
+    return [op.id for op in ops].index(op_id)
+
+
+def refused(plan: Plan, said: str, *, only: bool = False) -> None:
+    """Some violation of the plan begins so, the only one if asked for; … stands for any words."""
+    found = violations(plan)
+    pattern = ".*".join(map(re.escape, said.split("…")))
+    assert any(re.match(pattern, line) for line in found), found
+    assert len(found) == 1 or not only, found
