@@ -17,18 +17,16 @@ from msgspec import structs
 from support.device_cases import (
     KEPT,
     MICROBATCHES,
+    RESIDENT,
     SPILLING,
     dropping,
-    shares_of,
 )
 from support.device_ways import (
     FEATURES,
     ORDERS,
     SHAPES,
-    any_way,
     choosy,
     crossing,
-    evaluated,
     failing,
     in_halves,
     in_order,
@@ -44,9 +42,8 @@ from support.device_ways import (
 )
 from support.fit import later
 from support.pauses import pausing
-from support.pipelined import RESIDENT, planned
 from support.plain import train
-from support.same import assert_same, goes_on
+from support.same import added_as, assert_same, goes_on, shares_of
 from support.slabs import bound
 
 from executor import run
@@ -65,7 +62,7 @@ def test_every_order_trains_the_ordinary_loop(name: str, monkeypatch: pytest.Mon
     """Dropout on; with parameters that stay, and stages that spill all they have; with whole
     backwards and with halves of them. Nothing lies outside what was planned on any device."""
     case, way = in_order(name)
-    plan = planned(case.problem, way)
+    plan = case.planned(way)
     ends = bound(monkeypatch, plan)
     done = run(plan, [case.task])
     assert_same(plan, [case.task], done)
@@ -89,7 +86,7 @@ def test_another_order_of_addition_has_other_bits() -> None:
     way = case.way(SHAPES["four alike"])
     done = case.trained(way)
     with pytest.raises(AssertionError):
-        assert_same(planned(case.problem, way), [case.task], done)
+        assert_same(case.planned(way), [case.task], done)
 
 
 @pytest.mark.parametrize("shape", ["pipe", "front", "alike"])
@@ -126,33 +123,17 @@ def test_gradients_that_a_replica_does_not_have() -> None:
             case.trained(way)
 
 
-@pytest.mark.parametrize("mode", [RESIDENT, SPILLING, KEPT])
-def test_evaluations_on_the_devices_that_train(mode: Mode) -> None:
-    """Their losses, and statistics that every forward changes, are the plain loop's."""
-    case, way = evaluated(mode)
-    done = case.trained(way)
-    assert done.val_losses == {"a": case.plain(way).val_losses}
-
-
 def test_replicas_of_what_forwards_change_are_refused() -> None:
     """One device has to see all microbatches in turn: the profile says so, and the first step."""
     case = norming()
     assert all(case.costs.shard(k, k + 1).in_turn for k in range(3))
     assert not dropping().costs.shard(0, 4).in_turn
-    plan = planned(case.problem, case.way(((0, 1), (2,), (2,))))
+    plan = case.planned(case.way(((0, 1), (2,), (2,))))
     text = (
         r"a\.s0\.F\d on [01]\.compute in round 0: .*one device has to run its microbatches in turn"
     )
     with pytest.raises(RunError, match=text):
         run(plan, [case.task])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_any_way_at_all(seed: int) -> None:
-    """Any replicas of any shard, each shard in a mode of its own, with whole backwards or halves,
-    in any order, owned by anybody."""
-    case, way = any_way(seed)
-    case.trained(way)
 
 
 @pytest.mark.parametrize("mode", [RESIDENT, SPILLING])
@@ -173,7 +154,7 @@ def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
     """Every op of every round is in the log, sends among them, and a loss for each step."""
     case, log = dropping(), tmp_path / "x.jsonl"
     way = case.way(layout(2, 2))
-    plan = planned(case.problem, way)
+    plan = case.planned(way)
     run(plan, [case.task], Options(log=log))
     ops = list(happened(plan, runlog.load(log)))
     (program,) = plan.programs
@@ -186,9 +167,9 @@ def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
 def test_a_run_goes_on_where_another_ended(feature: str, tmp_path: Path) -> None:
     """On other devices than before, in another order, adding alike."""
     ways = one_after_another(feature)
-    (case, before), _ = ways
-    first, rest = (planned(case.problem, way) for _, way in ways)
-    goes_on(first, [case.task], tmp_path, lambda *_: case.plain(before), other=rest)
+    (case, _), _ = ways
+    first, rest = (case.planned(way) for _, way in ways)
+    goes_on(first, [case.task], tmp_path, added_as(first), other=rest)
 
 
 @pytest.mark.usefixtures("heard")
@@ -205,7 +186,7 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
 
     task = replace(case.task, steps=9)
     way = case.way(layout(2, 1), KEPT)
-    plan = later(planned(case.problem, way), 0, 9)
+    plan = later(case.planned(way), 0, 9)
     log, folder = tmp_path / "x.jsonl", tmp_path / "kept"
     with pytest.raises(InterruptedRun):
         run(plan, [replace(task, data=data)], Options(log=log, checkpoints=folder))
@@ -215,7 +196,7 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
     assert len(losses) == done
     assert 0 < done < 9
     rest = run(later(plan, done, 9 - done), [task], Options(resume=folder))
-    plain = train(task, MICROBATCHES, shares=shares_of(way, task))
+    plain = train(task, MICROBATCHES, shares=shares_of(plan, task))
     assert losses + rest.losses["a"] == plain.losses
     left = plain._replace(losses=plain.losses[done:])
     assert_same(plan, [task], rest, lambda *_: left)
@@ -224,26 +205,26 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
 def test_a_failure_on_one_device_ends_all() -> None:
     """By the name of its op, not of one that waits for it."""
     case = dropping()
-    plan = later(planned(case.problem, case.way(layout(2, 1), KEPT)), 0, 5)
+    plan = later(case.planned(case.way(layout(2, 1), KEPT)), 0, 5)
     with pytest.raises(RunError, match=r"^a\.s3\.B\d on 2\.compute in round \d: .*coffee is cold"):
         run(plan, [replace(case.task, model=failing, steps=5)])
 
 
 def test_a_task_that_fails_leaves_others_alone() -> None:
     """With --keep-going, those that train on other devices end with the bits of their own runs."""
-    plan, tasks, (other, way) = two_of_which_one_fails()
+    plan, tasks, (other, _) = two_of_which_one_fails()
     result = run(plan, tasks, Options(keep_going=True))
     assert result.dropped.keys() == {"a"}
     assert result.dropped["a"].op.startswith("a.s3.B")
     (mine,) = [task for task in plan.tasks if task.name == "b"]
     alone = structs.replace(plan, tasks=(mine,))
-    assert_same(alone, [other.task], result, lambda *_: other.plain(way))
+    assert_same(alone, [other.task], result, added_as(plan))
 
 
 def test_a_rule_ends_a_task_on_all_its_devices() -> None:
     """Where a segment ends, whatever its devices."""
     case = dropping()
-    plan = planned(case.problem, case.way(layout(2, 1)))
+    plan = case.planned(case.way(layout(2, 1)))
     (segment,) = plan.segments
     halves = (structs.replace(segment, rounds=1),) * 2
     plan = structs.replace(plan, segments=halves)

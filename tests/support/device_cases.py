@@ -7,24 +7,31 @@ from functools import cache
 
 from support import tied
 from support.chains import chain
-from support.device_ops import Way
 from support.passes import Where, greedy, spread
-from support.pipelined import RESIDENT, planned, shared_out
-from support.plain import Plain, Shares, train
 from support.quick import measured
-from support.same import assert_same
-from torch import nn
+from support.same import added_as, assert_same
 
 from executor import run
 from executor.driver import Options, Result
 from executor.workload.task import Task
 from planner import Problem
+from planner.builder import assemble, certified
+from planner.inputs import Layout
+from planner.inputs.problem import Effort
+from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
 from planner.orders import Order, Places
+from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
+from planner.shards.shard_cost import Links
+from plans import prove
+from plans.prediction import Bound
+from plans.schema import Plan, Segment
+from plans.timing import duration_us
 from profiles.schema import Profile
 
 MICROBATCHES = 6
+RESIDENT = Mode("resident", "device", "recompute")
 SPILLING = Mode("streamed", "host", "offload")
 STREAMED = Mode("streamed", "device-streamed", "recompute")
 KEPT = Mode("kept", "device-streamed", "saved")
@@ -48,17 +55,24 @@ class Case:
         mode: Mode | Callable[[], Mode] = RESIDENT,
         order: Callable[[Where], Order] = greedy,
         owners: dict[int, int] | None = None,
-    ) -> Way:
-        """The shards of `places` where they are said to be; streamed where nobody shares them."""
+    ) -> PipelineStrategy:
+        """The shards of `places` where they are said to be; streamed where nobody shares them.
+        owners: for each shard the place of its owner among its replicas, where it is said."""
         costs, count = self.costs, len(places)
         shards = [costs.shard(k, k + 1) for k in range(count)]
         each = (mode() if callable(mode) else mode for _ in shards)
-        modes = [
+        modes = tuple(
             _possible(one, shard.tie, shard is shards[-1])
             for one, shard in zip(each, shards, strict=True)
-        ]
-        where = spread(places, self.microbatches)
-        return Way(costs, tuple(range(count + 1)), tuple(modes), order(where), owners)
+        )
+        passes = whole(order(spread(places, self.microbatches)), count - 1, separable(shards))
+        layout = Layout((1,) * len(passes))
+        made = PipelineStrategy(costs, tuple(range(count + 1)), modes, passes, layout, "any")
+        homes = list(made.homes)
+        for k, place in (owners or {}).items():
+            homes[k] = made.replicas[k][place]
+        vars(made)["homes"] = tuple(homes)
+        return made
 
     def anywhere(self, rng: random.Random) -> Places:
         """Each layer on some of three devices, the last one on all."""
@@ -66,21 +80,29 @@ class Case:
         devices = [rng.sample(range(3), rng.choice([1, 1, 2, 3])) for _ in range(layers - 1)]
         return (*map(tuple, devices), (0, 1, 2))
 
-    def trained(self, way: Way, options: Options | None = None) -> Result:
+    def planned(self, way: PipelineStrategy) -> Plan:
+        return laid_out(self.problem, way)
+
+    def trained(self, way: PipelineStrategy, options: Options | None = None) -> Result:
         """The run of a way, once it is certain that it trained what a plain loop trains."""
-        plan = planned(self.problem, way)
+        plan = self.planned(way)
         done = run(plan, [self.task], options or Options())
-        assert_same(plan, [self.task], done, lambda *_: self.plain(way))
+        assert_same(plan, [self.task], done, added_as(plan))
         return done
 
-    def plain(self, way: Way) -> Plain:
-        return train(self.task, self.microbatches, shares=shares_of(way, self.task))
 
-
-def shares_of(way: Way, task: Task) -> Shares:
-    """How the plain loop adds gradients."""
-    assert not isinstance(task.model, nn.Module)
-    return shared_out(way, dict(task.model().named_parameters()))
+def laid_out(problem: Problem, strategy: PipelineStrategy) -> Plan:
+    """The proven plan of a strategy for the only task, on devices with room for it."""
+    count, steps = strategy.devices, strategy.costs.task.steps
+    asked = problem.alike(count=count, device_bytes=1 << 30)
+    program = PipelineRound(strategy, Links.of(asked.device)).program()
+    segment = Segment(program.name, tuple(range(count)), steps, 0, duration_us(program, steps))
+    made = [Candidate(strategy, (program,))]
+    plan = certified(
+        asked, assemble(asked, made, [segment], "gantry", Effort(0, 0)), [Bound("", 0)]
+    )
+    prove(plan)
+    return plan
 
 
 def _possible(mode: Mode, tie: str, last: bool) -> Mode:

@@ -12,6 +12,7 @@ from support.chains import WIDTH, block, chain
 from support.device_cases import (
     KEPT,
     PACKED,
+    RESIDENT,
     SAVED,
     SPILLING,
     STREAMED,
@@ -19,18 +20,20 @@ from support.device_cases import (
     dropping,
     sharing,
 )
-from support.device_ops import Way
 from support.passes import Where, breadth, greedy, in_turns
-from support.pipelined import RESIDENT, planned
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from executor.workload.task import Evaluation, Task
+from executor.workload.task import Task
+from planner.lowering import PipelineStrategy
 from planner.orders import Order, Places
 from planner.shards.modes import Mode
 from plans.schema import Plan
 
-Made = tuple[Case, Way]
+Made = tuple[Case, PipelineStrategy]
+
+
+MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 
 
 def layout(front: int, rear: int, layers: int = 4) -> Places:
@@ -141,19 +144,7 @@ def normed() -> nn.Module:
 
 @cache
 def norming() -> Case:
-    judged = Evaluation(2, partial(_rows, 12), 3)
-    return Case(replace(chain("a", 3, 12, 5, make=normed), evaluate=judged), 3)
-
-
-def _rows(count: int, number: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1000 + number)
-    one, two = torch.randn(2, count, WIDTH, generator=generator).unbind()
-    return one, two
-
-
-def evaluated(mode: Mode) -> Made:
-    """Statistics that every forward changes, and evaluations in between."""
-    return norming(), norming().way(((0,), (1,), (2,)), mode)
+    return Case(chain("a", 3, 12, 5, make=normed), 3)
 
 
 def any_way(seed: int) -> Made:
@@ -164,7 +155,7 @@ def any_way(seed: int) -> Made:
     places, layers = case.anywhere(rng), len(case.profile.tasks[0].layers)
     owners = {k: rng.randrange(min(len(own), case.microbatches)) for k, own in enumerate(places)}
     halves = [k for k in range(1, layers) if rng.random() < 0.5 and k != 2]
-    modes = iter(rng.choice([RESIDENT, KEPT, SAVED, PACKED]) for _ in range(layers))
+    modes = iter(rng.choice(MODES) for _ in range(layers))
     order = partial(greedy, rng=rng, halves=halves)
     return case, case.way(places, lambda: next(modes), order, owners)
 
@@ -233,7 +224,7 @@ def two_of_which_one_fails() -> tuple[Plan, list[Task], Made]:
     """Two tasks, on two devices and on three, of which the first fails."""
     failed, other = dropping(), Case(chain("b", 3, 8, 2, make=partial(block, 0.0), seed=5), 4)
     way = other.way(((0, 1), (0, 1), (2,)))
-    plan = beside(planned(failed.problem, failed.way(layout(1, 1))), planned(other.problem, way))
+    plan = beside(failed.planned(failed.way(layout(1, 1))), other.planned(way))
     return plan, [replace(failed.task, model=failing), other.task], (other, way)
 
 

@@ -17,7 +17,7 @@ from support.parts import (
     resident_part,
 )
 from support.retime import foretold, retimed
-from support.streaming import streamed_part
+from support.streaming import streamed_part, summed_part
 
 from plans.prediction import Prediction, Solver
 from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
@@ -113,6 +113,10 @@ def pipeline() -> Plan:
 
 def parallel() -> Plan:
     return solo(parallel_part("a"), 2)
+
+
+def summed() -> Plan:
+    return solo(summed_part("a"), 2)
 
 
 def offloaded() -> Plan:
@@ -253,6 +257,7 @@ PLANS = {
             shared,
             pipeline,
             parallel,
+            summed,
             offloaded,
             moved,
             fleet,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
-from executor.workload.task import Task
+from executor.workload.task import Evaluation, Task
 from planner import Infeasible, Problem, build
 from planner.inputs import parse_layout
 from planner.inputs.layout import OrderName
@@ -52,9 +52,13 @@ def frozen() -> nn.Module:
     return model
 
 
+def held_out(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return batches(1000 + number)
+
+
 @dataclass(frozen=True)
 class Case:
-    """least: on devices of the smallest memory that will do."""
+    """least: on devices of the smallest memory that will do. judged: evaluated every two steps."""
 
     layout: str
     order: OrderName
@@ -64,6 +68,7 @@ class Case:
     precision: Precision = "fp32"
     sgd: bool = False
     microbatches: int = 8
+    judged: bool = False
 
     def __str__(self) -> str:
         room = "least" if self.least else "enough"
@@ -73,7 +78,8 @@ class Case:
     def task(self) -> Task:
         sgd, fused = partial(SGD, lr=0.05), partial(AdamW, lr=1e-2, fused=True)
         rule = sgd if self.sgd else fused
-        own = {"precision": self.precision, "clip": self.clip}
+        evaluate = Evaluation(every=2, data=held_out, batches=2) if self.judged else None
+        own = {"precision": self.precision, "clip": self.clip, "evaluate": evaluate}
         return Task("a", self.model, batches, F.mse_loss, rule, steps=3, seed=1, **own)
 
 
@@ -104,6 +110,7 @@ CASES = [
     Case("2x2", "zero-bubble", precision="fp16-autocast", least=True),
     Case("2x1", "auto"),
 ]
+JUDGED = Case("2x1", "1f1b", counting, microbatches=2, judged=True)
 
 
 def asked(made: Profile, layout: str, order: OrderName, room: int) -> Problem:

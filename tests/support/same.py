@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from support.fit import later
-from support.plain import Plain, train
+from support.plain import Plain, Share, Shares, train
 
 from executor import run
 from executor.driver import Options, Result
@@ -35,6 +35,39 @@ def assert_same(
             assert values.keys() == state.get(name, {}).keys(), name
             for key, value in values.items():
                 assert value is None or same(state[name][key], value), (name, key)
+
+
+def added_as(plan: Plan) -> Callable[[Task, int], Plain]:
+    """A plain loop that adds the gradients of replicas as the plan does."""
+    return lambda task, count: train(task, count, shares=shares_of(plan, task))
+
+
+def shares_of(plan: Plan, task: Task) -> Shares:
+    """For every parameter the microbatches of each replica of its shard, by their first ones, and
+    in halves of these."""
+    (planned,) = [one for one in plan.tasks if one.name == task.name]
+    program = next(program for program in plan.programs if task.name in program.tasks)
+    found: dict[int, dict[str, list[int]]] = {}
+    for op in program.round:
+        name, device = op.name, op.stream.partition(".")[0]
+        if name.item == "s" and name.kind in "BW":
+            found.setdefault(name.number, {}).setdefault(device, []).append(name.index)
+    assert callable(task.model)
+    shares = {}
+    for name, parameter in task.model().named_parameters():
+        layer = int(name.partition(".")[0])
+        k = next(k for k, shard in enumerate(planned.shards) if layer < shard.end_layer)
+        each = [sorted(own) for own in found.get(k, {}).values()]
+        shares[name] = _halves(sorted(each)) if parameter.requires_grad else []
+    return shares
+
+
+def _halves(parts: list[list[int]]) -> Sequence[Share]:
+    """The first 1, 2, 4, ... parts and the others, each added in the same way before."""
+    if len(parts) < 2:
+        return parts
+    first = max(n for n in (1, 2, 4, 8) if n < len(parts))
+    return [_halves(parts[:first]), _halves(parts[first:])]
 
 
 def goes_on(

@@ -110,3 +110,28 @@ def streamed_part(
     ]
     rounds = [*batches, *made.prefetches(), *made.compute(), *made.updates()]
     return Part(of, buffers, [], rounds, [])
+
+
+def summed_part(name: str) -> Part:
+    """One shard on two devices with a microbatch each; the host adds gradients and updates."""
+    of = task(name, 1, 2, "host", 4)
+    item, buffers = f"{name}.s0", dict[str, tuple[str, int]]()
+    rounds = []
+    for d in range(2):
+        param, batch, grad = (f"{name}.{what}{d}" for what in ("param", "batch", "grad"))
+        buffers |= {param: (f"{d}", of.shards[0].param_bytes), batch: (f"{d}", BATCH)}
+        buffers[grad] = f"{d}", GRAD
+        load, fetch, backward = f"{name}.batch.P{d}", f"{item}.P{d}", f"{item}.B{d}"
+        rounds.append(op(load, f"{d}.h2d", {}, {"batch": batch}, f"{backward}@-1"))
+        rounds.append(copy(fetch, f"{d}.h2d", "param", f"{item}.param", param, f"{item}.U0@-1"))
+        reads = {"param": param, "batch": batch}
+        after = load, fetch, f"{item}.S{d}@-1"
+        rounds.append(op(backward, f"{d}.compute", reads, {"grad": grad}, *after))
+        there = f"{item}.grad" + ".1" * d
+        rounds.append(copy(f"{item}.S{d}", f"{d}.d2h", "grad", grad, there, backward))
+    total = {"grad": f"{item}.grad"}
+    both = {**total, "other": f"{item}.grad.1"}
+    rounds.append(op(f"{item}.R0", "host.0", both, total, f"{item}.S0", f"{item}.S1"))
+    own = {role: f"{item}.{role}" for role in ("param", "state")}
+    rounds.append(op(f"{item}.U0", "host.0", {**own, **total}, own))
+    return Part(of, buffers, [], rounds, [], {f"{item}.grad.1": GRAD})

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 import torch
 import torch.nn.functional as F
+from support.device_cases import laid_out
 from support.lone import lone
-from support.lowered import laid_out
 from support.slabs import bound
 from support.steady import timeless
 from torch import Tensor, nn

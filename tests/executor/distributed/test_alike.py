@@ -1,6 +1,7 @@
 """Several processes train the bits of one: every layout, order and precision, and many tasks."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -13,14 +14,13 @@ pytest.importorskip("torch")
 import torch
 from msgspec import structs
 from support import device_ways as ways
-from support import handmade, lowered, pipeline_cases, small_texts
+from support import handmade, pipeline_cases, small_texts
 from support.chains import tasks_for
 from support.cli import planner_cli, succeeded
-from support.device_cases import KEPT, SPILLING
+from support.device_cases import KEPT, RESIDENT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
 from support.judged import judged
-from support.pipelined import RESIDENT, planned
 from support.texted import MOST, moved, packed
 from support.together import Bits, Job, Together, differences, divided, done
 
@@ -35,19 +35,13 @@ Making = Callable[[], Job]
 
 
 def of_way(make: Callable[[], ways.Made], **more: object) -> Making:
-    """A way, where every value has bytes of its own."""
+    """A way as the planner lays it out."""
 
     def made() -> Job:
         case, way = make()
-        return Job((planned(case.problem, way),), [case.task], **more)
+        return Job((case.planned(way),), [case.task], **more)
 
     return made
-
-
-def of_lowered(seed: int) -> Job:
-    """A way as the planner lays it out."""
-    case, way = lowered.drawn(seed)
-    return Job((lowered.plan_of(case.problem, way),), [case.task])
 
 
 def of_case(case: pipeline_cases.Case) -> Job:
@@ -94,7 +88,7 @@ def of_planned_text() -> Job:
 def going_on(feature: str) -> Job:
     """One step in one way, and another in another one."""
     (case, before), (_, behind) = ways.one_after_another(feature)
-    first, rest = (planned(case.problem, way) for way in (before, behind))
+    first, rest = (case.planned(way) for way in (before, behind))
     return Job((later(first, 0, 1), later(rest, 1, 1)), [case.task])
 
 
@@ -107,7 +101,7 @@ def failing() -> Job:
 def ending_early() -> Job:
     """A rule ends the task in a segment's middle."""
     case = ways.dropping()
-    plan = planned(case.problem, case.way(ways.layout(2, 1)))
+    plan = case.planned(case.way(ways.layout(2, 1)))
     halves = (structs.replace(plan.segments[0], rounds=1),) * 2
     rule = parse("loss>0@1")
     return Job((structs.replace(plan, segments=halves),), [case.task], Options(stop=(rule,)))
@@ -143,11 +137,9 @@ JOBS: dict[str, Making] = {
     "lacking": of_way(lambda: ways.choosy(None, SPILLING)[0]),
     "lacking clipped in front": of_way(lambda: ways.choosy(0.5, KEPT)[1]),
     "lacking in front": of_way(lambda: ways.choosy(None, SPILLING)[1]),
-    "evaluated": of_way(partial(ways.evaluated, RESIDENT)),
-    "evaluated spilling": of_way(partial(ways.evaluated, SPILLING)),
-    "evaluated kept": of_way(partial(ways.evaluated, KEPT)),
-    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(2)},
-    **{f"lowered {seed}": partial(of_lowered, seed) for seed in range(4)},
+    "evaluated": partial(of_case, pipeline_cases.JUDGED),
+    "evaluated in least memory": partial(of_case, replace(pipeline_cases.JUDGED, least=True)),
+    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(6)},
     "large": of_way(ways.large),
     "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
     "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),

@@ -2,13 +2,13 @@
 refused by the name of the op that goes wrong."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from support import apart, synthetic
-from support.device_ops import Way
+from support import handmade, piped, synthetic
 from support.edits import (
     Edit,
     change,
@@ -16,32 +16,36 @@ from support.edits import (
     edgeless,
     find,
     more,
-    offset,
     place,
     reading,
     refused,
-    with_buffer,
     with_phase,
     with_round,
+    with_task,
     writing,
 )
 from support.mutations import STRICT, mutants
 from support.oracle import harm
 from support.passes import Where, breadth, greedy, in_turns, spread
-from support.pipelined import RESIDENT, evaluating, planned
-from support.retime import retimed
 
+from planner.inputs import Layout
+from planner.lowering import PipelineStrategy, whole
 from planner.orders import Order, Places
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
-from planner.shards.shard_cost import Links
 from plans.checker.check import violations
-from plans.schema import Buffer, Plan
+from plans.schema import Plan
 from profiles.schema import Evaluation
 
+RESIDENT = Mode("resident", "device", "recompute")
 SPILLING = Mode("streamed", "host", "offload")
 KEPT = Mode("kept", "device-streamed", "saved")
 MICROBATCHES = 4
+
+# Nor does the oracle see in which order gradients are added, or by which name bytes are read.
+HARMLESS = re.compile(
+    STRICT.pattern + "|with microbatches below|expected the next replica|nothing was written to it"
+)
 
 
 def plan(
@@ -51,18 +55,21 @@ def plan(
     *,
     norms: bool = False,
     ties: tuple[tuple[int, ...], ...] = (),
-    owners: dict[int, int] | None = None,
+    homes: tuple[int, ...] = (),
 ) -> Plan:
-    """A task of few bytes, trained in this way by shards of two layers."""
-    sizes = {"param_bytes": 512, "boundary_bytes": 256}
+    """A task of few bytes, trained in this way by shards of two layers. homes: the device that owns
+    each shard, where it is said."""
+    last, sizes = len(places) - 1, {"param_bytes": 512, "boundary_bytes": 256}
     made = synthetic.task("a", layers=2 * len(places), batch=MICROBATCHES, norms=norms, **sizes)
-    if ties:
-        made = structs.replace(made, ties=ties, tie_bytes=(256,) * len(ties))
+    made = structs.replace(piped.halving(made), ties=ties, tie_bytes=(256,) * len(ties))
+    modes = (*[mode] * last, replace(mode, activations="recompute"))
+    passes = whole(order(spread(places, MICROBATCHES)), last, range(1, last + 1))
+    cuts, layout = tuple(range(0, 2 * last + 3, 2)), Layout((1,) * len(passes))
     costs = TaskCosts(made, 1, apart=bool(ties))
-    modes = (*[mode] * (len(places) - 1), replace(mode, activations="recompute"))
-    cuts = tuple(range(0, 2 * len(places) + 1, 2))
-    way = Way(costs, cuts, modes, order(spread(places, MICROBATCHES)), owners)
-    return planned(apart.problem(made), way)
+    way = PipelineStrategy(costs, cuts, modes, passes, layout, "any")
+    if homes:
+        vars(way)["homes"] = homes
+    return piped.planned(way)
 
 
 PIPE = ((0,), (1,), (0,), (1,))
@@ -74,9 +81,9 @@ SOUND = {
     "breadth": lambda: plan(PIPE, order=breadth),
     "1f1b": lambda: plan(((0,), (1,), (2,)), order=lambda where: in_turns(where, 3)),
     "interleaved, spilling": lambda: plan(PIPE, SPILLING),
-    "front": lambda: plan(FRONT, norms=True, owners={0: 1}),
-    "rear": lambda: plan(REAR, KEPT, owners={1: 2}),
-    "data parallel": lambda: plan(EVERYWHERE, owners={0: 1, 1: 2}),
+    "front": lambda: plan(FRONT, norms=True, homes=(1, 2)),
+    "rear": lambda: plan(REAR, KEPT, homes=(0, 3)),
+    "data parallel": lambda: plan(EVERYWHERE, homes=(1, 2)),
     "data parallel on the host": lambda: plan(EVERYWHERE, SPILLING),
     "norms": lambda: plan(PIPE, SPILLING, norms=True),
     "halves": lambda: plan(REAR, order=lambda where: greedy(where, halves=(1,))),
@@ -108,7 +115,7 @@ def test_every_harmful_mutant_is_refused(name: str) -> None:
         harmful += why is not None
         if why and not found:
             missed.append(f"{mutant.name}: {why}")
-        elif found and not why and not all(STRICT.search(line) for line in found):
+        elif found and not why and not all(HARMLESS.search(line) for line in found):
             strict.append(f"{mutant.name}: {found[0]}")
     assert harmful > 20
     assert not missed
@@ -152,56 +159,52 @@ def sooner(made: Plan, one: str, other: str) -> Plan:
     return with_round(made, ops)
 
 
-def overwritten(made: Plan) -> Plan:
-    """The device's next forward puts its boundary where the first one still waits to be sent."""
-    return retimed(with_buffer(made, "0/a.x1.2", offset=offset(made, "0/a.x1.0")))
-
-
 # What is said of a changed plan, by the plan.
 CHANGES: dict[str, dict[str, Edit]] = {
     "front": {
         "…no order between it and a.s1.B0": lambda p: edgeless(p, "a.s1.B0", "a.x1.X0"),
-        "…a.s1.B2…reads x from 2/a.x1.2": lambda p: drop(p, "a.x1.X2"),
-        "…a.s1.B2…expected a.x1 of step 0, microbatch 2": lambda p: writing(
-            p, "a.x1.X2", x="2/a.x1.0"
+        # even where it finds everything, as random numbers and changing buffers rely on it
+        "a.s0.B0: runs on 0.compute, but a.s0.F0 on 1.compute": lambda p: moved(p, "a.s0.F0", 1),
+        "a.s1.B2…reads x from 2/x1.2": lambda p: drop(p, "a.x1.X2"),
+        "a.s1.B2…expected a.x1 of step 0, microbatch 2": lambda p: writing(
+            p, "a.x1.X2", x="2/x1.0"
         ),
-        "…a.x1.X2…expected a.x1 of microbatch 2": lambda p: reading(p, "a.x1.X2", x="0/a.x1.0"),
-        "…no order between it and a.x1.X0": overwritten,
-        "…a.s0.B1…reads dy from 1/a.dx1.1": lambda p: drop(p, "a.dx1.X1"),
-        "…a.s0.B2…it holds a.dx1 of step 0, microbatch 0": lambda p: reading(
-            p, "a.s0.B2", dy="0/a.dx1.0"
+        "a.x1.X2…expected a.x1 of microbatch 2": lambda p: reading(p, "a.x1.X2", x="0/y1.0"),
+        # where the first one still waits to be sent
+        "a.x1.X0…no order between it and a.s0.F2": lambda p: writing(p, "a.s0.F2", y="0/y1.0"),
+        "a.s0.B1…reads dy from 1/d1.0": lambda p: drop(p, "a.dx1.X1"),
+        "a.s0.B2…it holds a.dx1 of step 0, microbatch 0": (
+            lambda p: reading(p, "a.s0.B2", dy="0/d1.0")
         ),
-        "…a.s0.U0…with microbatches 0..3": lambda p: reading(p, "a.s0.U0", grad="1/a.s0.grad"),
-        "…a.s0.F0…expected a.s0 param version 1 but it holds a.s0 param version 0": lambda p: drop(
-            p, "a.s0.X1"
+        "a.s0.N0…with microbatches 0..3": lambda p: drop(p, "a.s0.R0"),
+        "a.s0.F0…expected a.s0 param version 1 but it holds a.s0 param version 0": (
+            lambda p: drop(p, "a.s0.X1")
         ),
         "a.s0.F0…no order between it and a.s0.X1": lambda p: edgeless(p, "a.s0.F0", "a.s0.X1@-1"),
-        "…a.s0.N0…reads norm from 1/a.norm": lambda p: drop(p, "a.norm.X0"),
-        "…a.s1.U0…expected a.norm of step 0, shard 0, 1": lambda p: drop(p, "a.norm.X1"),
+        "a.s0.N0…reads norm from 1/norm": lambda p: drop(p, "a.norm.X0"),
+        "a.s1.U0…expected a.norm of step 0, shard 0, 1": lambda p: drop(p, "a.norm.X1"),
     },
     "data parallel": {
-        "…a.s0.U0…expected a.s0 grad of step 0 with microbatches 0..3": lambda p: drop(
-            p, "a.s0.R1"
+        "a.s0.U0…expected a.s0 grad of step 0 with microbatches 0..3": lambda p: drop(p, "a.s0.R1"),
+        "a.s0.R7…which grad has already": lambda p: again(p, "a.s0.R1", "a.s0.R7"),
+        "a.s0.R0…the next replica, by first microbatches": (
+            lambda p: exchanged(p, "a.s0.R0", "a.s0.R1")
         ),
-        "…a.s0.R7…which grad has already": lambda p: again(p, "a.s0.R1", "a.s0.R7"),
-        "…a.s0.R0…the next replica, by first microbatches": lambda p: exchanged(
-            p, "a.s0.R0", "a.s0.R1"
-        ),
-        "…a.s0.B3…changes grad in place": lambda p: reading(p, "a.s0.B3", grad="0/a.s0.grad.0"),
-        "…a.s0.U0…expected a buffer of space '2'": lambda p: moved(p, "a.s0.U0", 2),
+        "a.s0.B3…changes grad in place": lambda p: reading(p, "a.s0.B3", grad="0/s1.grad"),
+        "a.s0.U0…expected a buffer of space '2'": lambda p: moved(p, "a.s0.U0", 2),
     },
     "data parallel on the host": {
-        "…a.s1.R1…no order between": lambda p: edgeless(p, "a.s1.R1", "a.s1.S2"),
+        "a.s1.R1…no order between it and a.s1.X1": lambda p: edgeless(p, "a.s1.R1", "a.s1.X1"),
     },
     "rear": {
-        "…a.s0.B1…expected a buffer of space '1'": lambda p: moved(p, "a.s0.B1", 1),
-        "…a.s1.B3…is missing from the round": lambda p: drop(p, "a.s1.B3"),
-        "…a.s1.B4…there is no microbatch 4": lambda p: again(p, "a.s1.B3", "a.s1.B4"),
+        "a.s0.B1…expected a buffer of space '1'": lambda p: moved(p, "a.s0.B1", 1),
+        "a.s1.B3…is missing from the round": lambda p: drop(p, "a.s1.B3"),
+        "a.s1.B4…there is no microbatch 4": lambda p: again(p, "a.s1.B3", "a.s1.B4"),
     },
     "halves": {
-        "…a.s1.I2…is in the round without a.s1.W2": lambda p: drop(p, "a.s1.W2"),
-        "…a.s1.W1…comes before a.s1.I1": lambda p: sooner(p, "a.s1.W1", "a.s1.I1"),
-        "…a.s1.W1…expected a buffer of space '3'": lambda p: moved(p, "a.s1.W1", 3),
+        "a.s1.I2…is in the round without a.s1.W2": lambda p: drop(p, "a.s1.W2"),
+        "a.s1.W1…comes before a.s1.I1": lambda p: sooner(p, "a.s1.W1", "a.s1.I1"),
+        "a.s1.W1: runs on 3.compute, but a.s1.I1 on 2.compute": lambda p: moved(p, "a.s1.W1", 3),
     },
 }
 
@@ -210,31 +213,6 @@ CHANGES: dict[str, dict[str, Edit]] = {
 def test_the_op_that_goes_wrong_is_named(name: str, said: str) -> None:
     """Whatever is forgotten, confused or done twice."""
     refused(CHANGES[name][said](SOUND[name]()), said)
-
-
-def test_a_backward_elsewhere_is_refused_even_where_it_finds_everything() -> None:
-    """A microbatch of a shard has one device, which random numbers and changing buffers rely on."""
-    made = plan(FRONT)
-    forward, (program,) = find(made, "a.s0.F0"), made.programs
-    twin = moved(made, "a.s0.F0", 1)
-    batch = next(b for b in program.buffers if b.name == "0/a.batch.0")
-    end = sum(b.bytes for b in program.buffers if b.space == "1")
-    names = {"1/a.batch.0": batch.bytes, "1/a.x1.0": made.tasks[0].shards[1].in_bytes}
-    more = []
-    for name, size in names.items():
-        more.append(Buffer(name, "1", end, size))
-        end += size
-    assert forward.stream == "0.compute"
-    memory = (program.memory[0], structs.replace(program.memory[1], slab_bytes=end))
-    program = structs.replace(
-        twin.programs[0],
-        buffers=(*program.buffers, *more),
-        memory=(*memory, program.memory[2]),
-    )
-    devices = tuple(structs.replace(d, budget_bytes=1 << 20) for d in made.devices)
-    twin = moved(structs.replace(made, programs=(program,), devices=devices), "a.s0.F0", 1)
-    text = "a.s0.B0: runs on 0.compute, but a.s0.F0 on 1.compute"
-    assert [line for line in violations(twin) if line.startswith(text)]
 
 
 def test_what_tied_layers_hand_down_is_sent() -> None:
@@ -258,14 +236,7 @@ def test_what_tied_layers_hand_down_is_sent() -> None:
 
 def test_an_evaluation_sends_boundaries_and_nothing_back() -> None:
     """Forwards on the devices that train the shards; gradients have no place there."""
-    made = synthetic.task("a", layers=2, batch=4, steps=2)
-    made = structs.replace(made, evaluation=Evaluation(1, 2))
-    way = Way(TaskCosts(made, 1), (0, 1, 2), (RESIDENT,) * 2, greedy(spread(((0, 1), (2,)), 4)))
-    problem = apart.problem(made)
-    proven = planned(problem, way)
-    judges = evaluating(way, Links.of(problem.device))
-    assert {op.id.split(".")[2][0] for op in judges.ops} == {"F", "P", "X"}
-    back = structs.replace(find(proven, "a.dx1.X0"), after=())
-    program = structs.replace(proven.programs[1], round=(*proven.programs[1].round, back))
-    found = violations(structs.replace(proven, programs=(proven.programs[0], program)))
-    assert [line for line in found if line.startswith("a.dx1.X0: only F, P and X of")], found
+    made = with_task(handmade.pipeline(), evaluation=Evaluation(2, 1))
+    judge = structs.replace(made.programs[0], name="solo.eval", evaluates=True)
+    judged = structs.replace(made, programs=(*made.programs, judge))
+    refused(judged, "a.dx1.X0: only F, P and X of")
