@@ -1,8 +1,8 @@
 """Devices of several kinds: profiles that must agree, placement against every timetable, bounds."""
 
+import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
 from support.cli import planner_cli, refused, succeeded
-from support.unrelated import scaled, shortest, tiny
+from support.time_indexed import shortest, sound
 
 import plans
 import profiles
@@ -20,11 +20,9 @@ from planner.bounds.configuration import Column, Demand, configuration
 from planner.bounds.named import named_bounds
 from planner.bounds.step import TaskBound
 from planner.inputs.kinds import across, one_generator
-from planner.inputs.limits import Limits
-from planner.inputs.options import Objective
-from planner.inputs.problem import Effort, Problem, Want
+from planner.inputs.problem import Effort, Problem
 from planner.timetable.assign_jobs import assign_jobs
-from planner.timetable.jobs import Assignment, Job, Run, makespan
+from planner.timetable.jobs import Job, Run, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
 from profiles import Profile
 from profiles.errors import FormatError
@@ -51,49 +49,50 @@ def least_us(jobs: Sequence[Job], devices: Sequence[int]) -> int:
 
 runs = st.tuples(st.integers(0, 20), st.integers(1, 50)).map(lambda found: Run(*found))
 cases = st.lists(
-    st.tuples(st.integers(1, 30), runs, st.none() | runs, st.integers(0, 300), st.booleans()),
-    min_size=1,
-    max_size=6,
+    st.tuples(st.integers(1, 30), runs, st.none() | runs, st.booleans()), min_size=1, max_size=6
 ).map(
     lambda found: [
-        Job(f"t{i}", rounds, (one, other) if first else (other, one), Want(start))
-        for i, (rounds, one, other, start, first) in enumerate(found)
+        Job(f"t{i}", rounds, (one, other) if first else (other, one))
+        for i, (rounds, one, other, first) in enumerate(found)
     ]
 )
-
-
-def sound(jobs: Sequence[Job], devices: Sequence[int], pieces: Sequence[Assignment]) -> None:
-    """All rounds run, each piece as long as it must on a device that can run it, nothing before
-    its start, devices and tasks one piece at a time."""
-    of = {job.name: job for job in jobs}
-    for name, job in of.items():
-        mine = [piece for piece in pieces if piece.job == name]
-        assert sum(piece.rounds for piece in mine) == job.rounds
-        for piece in mine:
-            us = job.us(devices[piece.devices[0]], piece.rounds)
-            assert piece.start_us >= job.want.start_us
-            assert piece.end_us == piece.start_us + us
-    for left, right in ((a, b) for a in pieces for b in pieces if a is not b):
-        if left.job == right.job or set(left.devices) & set(right.devices):
-            assert left.end_us <= right.start_us or right.end_us <= left.start_us
-
-
-@given(cases, st.sampled_from([(0, 1), (0, 1, 1), (0, 0, 1, 1)]), st.booleans())
-def test_works_run_where_they_can(jobs: list[Job], devices: tuple[int, ...], mean: bool) -> None:
-    """For either objective, with and without starts."""
-    objective: Objective = "completion" if mean else "makespan"
-    brief = replace(effort(), limits=Limits(timetable_parts=1_000))
-    sound(jobs, devices, assign_jobs(jobs, devices, 0, brief, objective))
-    early = [replace(job, want=Want()) for job in jobs]
-    sound(early, devices, assign_jobs(early, devices, 0, brief, objective))
 
 
 @given(cases)
 def test_greedy_orders_run_works_where_they_can(jobs: list[Job]) -> None:
     """All rounds, none on a device of a kind that cannot run them."""
-    devices, early = (0, 1, 1), [replace(job, want=Want()) for job in jobs]
-    sound(early, devices, longest_remaining(early, devices))
-    sound(early, devices, list_schedule(early, range(len(early)), devices))
+    devices = (0, 1, 1)
+    sound(jobs, devices, longest_remaining(jobs, devices))
+    sound(jobs, devices, list_schedule(jobs, range(len(jobs)), devices))
+
+
+def tiny(jobs: int, *, seed: int) -> list[Job]:
+    """A seeded case of two kinds: 1 to 5 rounds of one or two units, and for some what it takes
+    to enter; a few cannot run on the second kind."""
+    rng = random.Random(f"unrelated {jobs} {seed}")
+    made = []
+    for number in range(jobs):
+        fast = Run(rng.choice([0, 0, 1]), rng.randint(1, 2))
+        slow = Run(rng.choice([0, 0, 1]), rng.randint(1, 3))
+        runs = (fast, None if rng.random() < 0.15 else slow)
+        made.append(Job(f"t{number}", rng.randint(1, 5), runs))
+    return made
+
+
+def scaled(jobs: int, kinds: int, *, seed: int) -> list[Job]:
+    """A seeded case of realistic times: rounds of up to two seconds, up to three times as long on
+    other kinds, where a tenth of the jobs cannot run."""
+    rng = random.Random(f"scaled {jobs} {kinds} {seed}")
+    made = []
+    for number in range(jobs):
+        period = rng.randint(100_000, 2_000_000)
+        runs = [Run(rng.randint(10**6, 5 * 10**6), period)]
+        for _ in range(kinds - 1):
+            run = Run(rng.randint(10**6, 5 * 10**6), round(period * rng.uniform(1, 3)))
+            runs.append(run if rng.random() < 0.9 else None)
+        rounds = rng.randint(1000, 5000)
+        made.append(Job(f"t{number}", rounds, tuple(runs)))
+    return made
 
 
 @pytest.mark.parametrize("devices", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1)])
