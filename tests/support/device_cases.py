@@ -7,6 +7,7 @@ from functools import cache
 
 from support import tied
 from support.chains import chain
+from support.lone import alone
 from support.passes import Where, greedy, spread
 from support.quick import measured
 from support.same import added_as, assert_same
@@ -15,19 +16,14 @@ from executor import run
 from executor.driver import Options, Result
 from executor.workload.task import Task
 from planner import Problem
-from planner.builder import assemble, certified
 from planner.inputs import Layout
-from planner.inputs.problem import Effort
 from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
 from planner.orders import Order, Places
-from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from plans import prove
-from plans.prediction import Bound
-from plans.schema import Plan, Segment
-from plans.timing import duration_us
+from plans.schema import Plan
 from profiles.schema import Profile
 
 MICROBATCHES = 6
@@ -93,14 +89,9 @@ class Case:
 
 def laid_out(problem: Problem, strategy: PipelineStrategy) -> Plan:
     """The proven plan of a strategy for the only task, on devices with room for it."""
-    count, steps = strategy.devices, strategy.costs.task.steps
-    asked = problem.alike(count=count, device_bytes=1 << 30)
-    program = PipelineRound(strategy, Links.of(asked.device)).program()
-    segment = Segment(program.name, tuple(range(count)), steps, 0, duration_us(program, steps))
-    made = [Candidate(strategy, (program,))]
-    plan = certified(
-        asked, assemble(asked, made, [segment], "gantry", Effort(0, 0)), [Bound("", 0)]
-    )
+    asked = problem.alike(count=strategy.devices, device_bytes=1 << 30)
+    made = PipelineRound(strategy, Links.of(asked.device))
+    plan = alone(asked, strategy, made.program())
     prove(plan)
     return plan
 

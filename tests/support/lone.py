@@ -1,18 +1,25 @@
-"""The plan of one round: its task alone on one device, not yet proven."""
+"""The plan of one program: its task alone, not yet proven."""
 
 from planner.builder import assemble, certified
 from planner.inputs.problem import Effort, Problem
+from planner.lowering import PipelineStrategy
 from planner.rounds.round import Round
 from planner.search.task import Candidate
+from planner.shards.strategy import Strategy
 from plans.prediction import Bound
-from plans.schema import Plan, Segment
+from plans.schema import Plan, Program, Segment
 from plans.timing import duration_us
 
 
 def lone(problem: Problem, made: Round) -> Plan:
     """The round for every step of its task."""
-    program, steps = made.program(), made.strategy.costs.task.steps
-    segment = Segment(program.name, (0,), steps, 0, duration_us(program, steps))
-    way = Candidate(made.strategy, (program,))
-    plan = assemble(problem, [way], [segment], "gantry", Effort(0, 0))
+    return alone(problem, made.strategy, made.program())
+
+
+def alone(problem: Problem, strategy: Strategy | PipelineStrategy, program: Program) -> Plan:
+    """The program for every step of its task, on the first devices."""
+    steps = strategy.costs.task.steps
+    us, devices = duration_us(program, steps), tuple(range(program.devices))
+    segment = Segment(program.name, devices, steps, 0, us)
+    plan = assemble(problem, [Candidate(strategy, (program,))], [segment], "gantry", Effort(0, 0))
     return certified(problem, plan, [Bound("none", 0)])

@@ -6,10 +6,10 @@ from random import Random
 
 from msgspec import structs
 from support import synthetic
+from support.lone import alone
 
-from planner.builder import assemble, certified
 from planner.errors import Infeasible
-from planner.inputs import Effort, Layout, Problem
+from planner.inputs import Layout, Problem
 from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
 from planner.orders import (
     NAMED,
@@ -24,11 +24,8 @@ from planner.orders import (
     share,
 )
 from planner.pipelines.modes import Choices
-from planner.search import Candidate
 from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, untied
-from plans.prediction import Bound
-from plans.schema import Plan, Program, Segment
-from plans.timing import duration_us
+from plans.schema import Plan, Program
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task
 
@@ -178,8 +175,4 @@ def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:
     program, task = other or made.program(), strategy.costs.task
     profile = synthetic.profile(task, usable_bytes=made.device_bytes)
     problem = Problem.of(profile, devices=strategy.devices, device_bytes=None, host_bytes=None)
-    places = tuple(range(strategy.devices))
-    segment = Segment(program.name, places, task.steps, 0, duration_us(program, task.steps))
-    candidates = [Candidate(strategy, (program,))]
-    plan = assemble(problem, candidates, [segment], "gantry", Effort(0, 0))
-    return certified(problem, plan, [Bound("none", 0)])
+    return alone(problem, strategy, program)

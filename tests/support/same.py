@@ -37,6 +37,13 @@ def assert_same(
                 assert value is None or same(state[name][key], value), (name, key)
 
 
+def assert_saved(file: str | Path, plain: Plain) -> None:
+    """The file of a trained task has the parameters and buffers of the plain loop."""
+    saved = torch.load(file)["model"]
+    for name, value in (plain.params | plain.buffers).items():
+        assert torch.equal(saved[name], value), name
+
+
 def added_as(plan: Plan) -> Callable[[Task, int], Plain]:
     """A plain loop that adds the gradients of replicas as the plan does."""
     return lambda task, count: train(task, count, shares=shares_of(plan, task))

@@ -129,6 +129,11 @@ def edited(path: str, *keys: str | int, value: object) -> bytes:
 
 Broken = Callable[[str], bytes]
 
+
+def at(*keys: str | int, value: object) -> Broken:
+    return lambda good: edited(good, *keys, value=value)
+
+
 # What can be wrong with a profile or a plan alike, as a function of the good file's path.
 ANY_FILE: dict[str, tuple[Broken, str]] = {
     "empty": (lambda _: b"", "truncated"),
@@ -141,15 +146,16 @@ ANY_FILE: dict[str, tuple[Broken, str]] = {
     "two documents": (lambda good: Path(good).read_bytes() * 2, "trailing characters"),
     "deep": (lambda _: b'{"a":' * 100_000, "nested too deeply"),
     "log": (lambda _: Path("run.jsonl").read_bytes(), "trailing characters"),
-    "unknown field": (lambda good: edited(good, "x", value=1), "unknown field `x`"),
-    "no format": (lambda good: edited(good, "format", value=None), "format is None"),
-    "new version": (lambda good: edited(good, "version", value=2), "version 2 is not supported"),
-    "wrong type": (lambda good: edited(good, "tasks", value={}), "at `$.tasks`"),
-    "no tasks": (lambda good: edited(good, "tasks", value=[]), "at `$.tasks`"),
-    "no steps": (lambda good: edited(good, "tasks", 0, "steps", value=-1), "$.tasks[0].steps"),
+    "unknown field": (at("x", value=1), "unknown field `x`"),
+    "no format": (at("format", value=None), "format is None"),
+    "new version": (at("version", value=2), "version 2 is not supported"),
+    "wrong type": (at("tasks", value={}), "at `$.tasks`"),
+    "no tasks": (at("tasks", value=[]), "at `$.tasks`"),
+    "no steps": (at("tasks", 0, "steps", value=-1), "$.tasks[0].steps"),
 }
 
 LAYER = ("tasks", 0, "layers", 0)
+ROUND = ("programs", 0, "round", 0)
 LINK = ("machine", "devices", 0, "links", 0, "both")
 
 
@@ -158,40 +164,23 @@ def _time(us: int) -> dict[str, int]:
 
 
 PROFILES: dict[str, tuple[Broken, str]] = {
-    "negative bytes": (lambda good: edited(good, *LAYER, "param_bytes", value=-1), "param_bytes"),
-    "half a byte": (lambda good: edited(good, *LAYER, "param_bytes", value=0.5), "param_bytes"),
-    "text": (lambda good: edited(good, *LAYER, "param_bytes", value="1"), "param_bytes"),
-    "huge bytes": (
-        lambda good: edited(good, *LAYER, "param_bytes", value=1 << 63),
-        "at `$.tasks[0].layers[0].param_bytes`",
-    ),
-    "very huge bytes": (
-        lambda good: edited(good, *LAYER, "param_bytes", value=10**100),
-        "at `$.tasks[0].layers[0].param_bytes`",
-    ),
-    "huge time": (
-        lambda good: edited(good, *LAYER, "update_host", value=_time(1 << 62)),
-        "at `$.tasks[0].layers[0].update_host.median_us`",
-    ),
-    "huge latency": (
-        lambda good: edited(good, *LINK, value={"bytes_per_s": 1, "latency_us": 1 << 62}),
-        "latency_us",
-    ),
+    "negative bytes": (at(*LAYER, "param_bytes", value=-1), "param_bytes"),
+    "half a byte": (at(*LAYER, "param_bytes", value=0.5), "param_bytes"),
+    "text": (at(*LAYER, "param_bytes", value="1"), "param_bytes"),
+    "huge bytes": (at(*LAYER, "param_bytes", value=1 << 63), "layers[0].param_bytes`"),
+    "very huge bytes": (at(*LAYER, "param_bytes", value=10**100), "layers[0].param_bytes`"),
+    "huge time": (at(*LAYER, "update_host", value=_time(1 << 62)), "[0].update_host.median_us`"),
+    "huge latency": (at(*LINK, value={"bytes_per_s": 1, "latency_us": 1 << 62}), "latency_us"),
     "not a number": (
         lambda good: Path(good).read_bytes().replace(b'"median_us":', b'"median_us":NaN,"x":', 1),
         "malformed",
     ),
     "two of a name": (
-        lambda good: edited(good, "tasks", value=json.loads(Path(good).read_text())["tasks"] * 2),
+        lambda good: at("tasks", value=json.loads(Path(good).read_text())["tasks"] * 2)(good),
         "name 'a' is used twice",
     ),
-    "name of two lines": (lambda good: edited(good, "tasks", 0, "name", value="a\n"), "'a\\n'"),
-    "wrong batch": (lambda good: edited(good, "tasks", 0, "batch", value=7), "does not divide"),
-    "wrong boundary": (
-        lambda good: edited(good, *LAYER, "costs", 0, "out_bytes", value=1),
-        "gives 1 bytes at microbatch 1 but layer 1 takes",
-    ),
-    "tie to nowhere": (lambda good: edited(good, "tasks", 0, "ties", value=[[0, 99]]), "tie"),
+    "name of two lines": (at("tasks", 0, "name", value="a\n"), "'a\\n'"),
+    "wrong batch": (at("tasks", 0, "batch", value=7), "does not divide"),
     "plan": (lambda _: Path("plan.json").read_bytes(), "not a profile file (format is 'plan')"),
 }
 
@@ -208,19 +197,10 @@ def test_a_bad_profile(case: str) -> None:
 
 
 PLANS: dict[str, tuple[Broken, str]] = {
-    "negative bytes": (lambda good: edited(good, "host", "bytes", value=-1), "$.host.bytes"),
-    "a role": (
-        lambda good: edited(good, "programs", 0, "round", 0, "reads", value={"who": "a"}),
-        "'who'",
-    ),
-    "an op name": (
-        lambda good: edited(good, "programs", 0, "round", 0, "id", value="a"),
-        "programs[0].round[0].id",
-    ),
-    "digits": (
-        lambda good: edited(good, "programs", 0, "round", 0, "id", value=f"a.s{'9' * 5000}.F0"),
-        "length <= 512 - at `$.programs[0].round[0].id`",
-    ),
+    "negative bytes": (at("host", "bytes", value=-1), "$.host.bytes"),
+    "a role": (at(*ROUND, "reads", value={"who": "a"}), "'who'"),
+    "an op name": (at(*ROUND, "id", value="a"), "programs[0].round[0].id"),
+    "digits": (at(*ROUND, "id", value=f"a.s{'9' * 5000}.F0"), "length <= 512 - at `$.programs[0]"),
     "profile": (lambda _: Path("profile.json").read_bytes(), "not a plan file"),
     "a log": (lambda _: Path("run.jsonl").read_bytes(), "not a plan file"),
 }
@@ -248,19 +228,18 @@ def test_a_file_that_is_no_plan(case: str) -> None:
         refused(answer, 2, text)
 
 
-ROUND = ("programs", 0, "round", 0)
 UNSOUND: dict[str, Broken] = {
-    "no such device": lambda good: edited(good, "segments", 0, "devices", value=[7]),
-    "no such program": lambda good: edited(good, "segments", 0, "program", value="x"),
-    "rounds": lambda good: edited(good, "segments", 0, "rounds", value=10**9),
-    "makespan": lambda good: edited(good, "prediction", "makespan_us", value=10**15),
-    "budget": lambda good: edited(good, "devices", 0, "budget_bytes", value=1),
-    "huge buffer": lambda good: edited(good, "programs", 0, "buffers", 0, "bytes", value=10**15),
-    "before the start": lambda good: edited(good, *ROUND, "start_us", value=-(10**30)),
-    "op of two lines": lambda good: edited(good, *ROUND, "id", value="a.s0.F0\n"),
-    "far stream": lambda good: edited(good, *ROUND, "stream", value=f"{'9' * 5000}.h2d"),
-    "circle": lambda good: edited(good, *ROUND, "after", value=["a.s0.U0"]),
-    "microbatches": lambda good: edited(good, "tasks", 0, "microbatches", value=10**9),
+    "no such device": at("segments", 0, "devices", value=[7]),
+    "no such program": at("segments", 0, "program", value="x"),
+    "rounds": at("segments", 0, "rounds", value=10**9),
+    "makespan": at("prediction", "makespan_us", value=10**15),
+    "budget": at("devices", 0, "budget_bytes", value=1),
+    "huge buffer": at("programs", 0, "buffers", 0, "bytes", value=10**15),
+    "before the start": at(*ROUND, "start_us", value=-(10**30)),
+    "op of two lines": at(*ROUND, "id", value="a.s0.F0\n"),
+    "far stream": at(*ROUND, "stream", value=f"{'9' * 5000}.h2d"),
+    "circle": at(*ROUND, "after", value=["a.s0.U0"]),
+    "microbatches": at("tasks", 0, "microbatches", value=10**9),
 }
 
 

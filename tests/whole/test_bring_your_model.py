@@ -9,17 +9,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import torch
 from support.cli import executor_cli, planner_cli, smallest_budget, succeeded
 from support.plain import train
 from support.quick import quickly
+from support.same import assert_saved
 from transformers import GPT2Config
 
 import plans
 from executor.workload import load
 from plans import runlog
 
-pytestmark = pytest.mark.filterwarnings("default")  # transformers has its own
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # transformers has its own
+    pytest.mark.usefixtures("here"),
+]
 
 README = Path(plans.__file__).parents[1] / "README.md"
 
@@ -50,15 +53,12 @@ def trained(ref: str, *options: object) -> plans.Plan:
     ((task,), _), (planned,) = load(plan.tasks[0].workload.ref), plan.tasks
     plain, log = train(task, planned.microbatches), runlog.load("run.jsonl")
     assert [s.loss for s in sorted(log.steps, key=lambda s: s.step)] == plain.losses
-    saved = torch.load(f"models/{task.name}.pt")["model"]
-    for name, value in plain.params.items():
-        assert torch.equal(saved[name], value), name
+    assert_saved(f"models/{task.name}.pt", plain)
     return plan
 
 
-def test_the_model_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_the_readme() -> None:
     """Its file, as it stands there but for the number of steps, trains what a plain loop does."""
-    monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(snippet())
     plan = trained("my.py:tasks")
     assert len(plan.tasks[0].shards) > 1
@@ -68,11 +68,8 @@ def test_the_model_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "GPT2Block" in explained.out
 
 
-def test_a_hugging_face_config_goes_the_same_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hugging_face_config_goes_the_same_way() -> None:
     """From a local folder with a config to a trained model, through the same commands."""
-    monkeypatch.chdir(tmp_path)
     GPT2Config(
         vocab_size=64,
         n_embd=16,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.cli import executor_cli, planner_cli, profile, refused, succeeded
 from support.plain import train
+from support.same import assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
@@ -16,7 +17,7 @@ import plans
 from executor.workload.task import Task
 from plans.order import waiting
 
-pytestmark = pytest.mark.usefixtures("alone", "untimed")
+pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
 WIDTH = 32
 
@@ -62,10 +63,9 @@ def needed(source: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("options", [("--devices", 2), ("--segment-steps", 1, "--devices", 2)])
 def test_tasks_that_wait_on_the_disk_train_like_alone(
-    options: tuple[object, ...], profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[object, ...], profiled: Path
 ) -> None:
     """In half of the host memory that they want more than the largest one, or in just its own."""
-    monkeypatch.chdir(tmp_path)
     bare, least = needed(profiled)
     assert least < bare
     size = least if "--segment-steps" in options else (bare + least) // 2
@@ -83,7 +83,4 @@ def test_tasks_that_wait_on_the_disk_train_like_alone(
     assert compared["missing"] == 0
     sizes = {task.name: task.microbatches for task in plan.tasks}
     for task in many():
-        kept = torch.load(f"saved/{task.name}.pt")
-        expected = train(task, sizes[task.name])
-        for name, values in expected.params.items():
-            assert torch.equal(kept["model"][name], values), (task.name, name)
+        assert_saved(f"saved/{task.name}.pt", train(task, sizes[task.name]))

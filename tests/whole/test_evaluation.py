@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
 from support.plain import train
+from support.same import assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -26,7 +27,7 @@ from executor.workload.task import Evaluation, Task
 from plans import runlog
 from profiles.schema import Precision
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "here")
 
 WIDTH = 24
 EVERY = 2
@@ -180,18 +181,13 @@ def built(workload: str, *options: str) -> plans.Plan:
     return plans.load("plan.json")
 
 
-def test_evaluations_have_the_bits_of_a_plain_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluations_have_the_bits_of_a_plain_loop() -> None:
     """With dropout and BatchNorm; training ends with the bits of a loop that never evaluates."""
-    monkeypatch.chdir(tmp_path)
     plan = built("tasks")
     succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "."))
     for task, planned in zip(tasks(), plan.tasks, strict=True):
         never = train(replace(task, evaluate=None), planned.microbatches)
-        saved = torch.load(f"{task.name}.pt")["model"]
-        for name, value in {**never.params, **never.buffers}.items():
-            assert torch.equal(saved[name], value), name
+        assert_saved(f"{task.name}.pt", never)
         if task.evaluate:
             assert vals("run.jsonl") == train(task, planned.microbatches).val_losses
             assert sorted(vals("run.jsonl")) == [2, 4]
@@ -199,9 +195,8 @@ def test_evaluations_have_the_bits_of_a_plain_loop(
             assert vals("run.jsonl", task.name) == {}
 
 
-def test_evaluation_in_every_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_in_every_precision() -> None:
     """With two devices, on which tasks are in turn."""
-    monkeypatch.chdir(tmp_path)
     plan = built("precise", "--devices", "2", "--segment-steps", "2", "--device-memory", "64KiB")
     succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
     for task, planned in zip(precise(), plan.tasks, strict=True):
@@ -209,12 +204,9 @@ def test_evaluation_in_every_precision(tmp_path: Path, monkeypatch: pytest.Monke
         assert vals("run.jsonl", task.name) == known, task.name
 
 
-def test_going_on_neither_repeats_nor_loses_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_going_on_neither_repeats_nor_loses_an_evaluation() -> None:
     """Whether or not the log of the run that ended has the one that was due where it did, and also
     when a signal came in the middle of it."""
-    monkeypatch.chdir(tmp_path)
     plan = built("long")
     judged = replace(long()[0], evaluate=Evaluation(EVERY, interrupting, BATCHES))
     with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; to go on: python -m"):
@@ -239,11 +231,8 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation(
         assert vals("rest.jsonl") == {step: whole[step] for step in due}
 
 
-def test_a_rule_about_evaluations_frees_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_about_evaluations_frees_the_device() -> None:
     """It looks at the latest evaluation, also where a segment ends between two."""
-    monkeypatch.chdir(tmp_path)
     built("long", "--segment-steps", "1")
     for rule, last in (("val_loss>0@2", 2), ("judged:val_loss>0@5", 5), ("val_loss<0@2", 9)):
         succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--stop", rule))
@@ -278,32 +267,23 @@ def test_what_cannot_be_evaluated_is_refused(workload: str, told: str, tmp_path:
     refused(executor_cli("profile", f"{__file__}:{workload}", *quick), 2, told)
 
 
-def test_a_model_may_do_something_else_in_eval_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_may_do_something_else_in_eval_mode() -> None:
     """Also between its layers, where its own code runs."""
-    monkeypatch.chdir(tmp_path)
     plan = built("looped")
     succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
     assert vals("run.jsonl") == train(looped()[0], plan.tasks[0].microbatches).val_losses
 
 
-def test_batches_that_are_missing_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_that_are_missing_are_named() -> None:
     """By their number in the evaluation."""
-    monkeypatch.chdir(tmp_path)
     built("one_missing")
     answer = executor_cli("run", "plan.json", "-o", "run.jsonl")
     assert answer.code == 1
     assert "task judged: evaluation data(1): IndexError" in answer.err
 
 
-def test_a_plan_of_another_evaluation_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_of_another_evaluation_is_refused() -> None:
     """Both are named."""
-    monkeypatch.chdir(tmp_path)
     plan = built("looped")
     (task,) = looped()
     other = replace(task, evaluate=Evaluation(EVERY, held_out, 1))

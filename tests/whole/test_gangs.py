@@ -5,7 +5,6 @@ Programs on several devices are stand-ins: one of the devices does all of the wo
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ import torch
 from support import gangs
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
+from support.same import assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -27,7 +27,7 @@ from planner.search.searches import Searches, Ways
 from planner.search.task import Candidate, Wide
 from plans import runlog
 
-pytestmark = pytest.mark.usefixtures("quick", "untimed")
+pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
 
 WIDTH = 32
 
@@ -73,11 +73,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("wide")
-def test_a_task_on_several_devices_trains_the_bits_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_on_several_devices_trains_the_bits_of_one() -> None:
     """Evaluated in between on one device, and gone on from in a plan of the rest."""
-    monkeypatch.chdir(tmp_path)
     options = ("--devices", 3)
     sizes = ("--microbatch", 2)  # so that there are some for each device
     profile(f"{__file__}:first", "first-p.json")
@@ -97,6 +94,4 @@ def test_a_task_on_several_devices_trains_the_bits_of_one(
     plain = train(replace(tasks()[0], evaluate=None), task.microbatches)
     losses = [line.loss for log in logs for line in log.steps if line.task == "long"]
     assert losses == plain.losses
-    saved = torch.load("long.pt")
-    for name, value in plain.params.items():
-        assert torch.equal(saved["model"][name], value), name
+    assert_saved("long.pt", plain)

@@ -15,6 +15,7 @@ import torch
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
 from support.forked import ended, started
 from support.plain import train
+from support.same import assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -23,7 +24,7 @@ import plans
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 
-pytestmark = pytest.mark.usefixtures("alone", "untimed")
+pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
 WIDTH = 32
 
@@ -56,9 +57,8 @@ def long() -> list[Task]:
     return tasks(8)
 
 
-def test_training_goes_on_from_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_from_a_log() -> None:
     """Planned from the log, resumed from the checkpoints: the bits of one long plain loop."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     budget = ("--device-memory", smallest_budget("short.json"))
     succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
@@ -83,16 +83,13 @@ def test_training_goes_on_from_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyP
         steps = [*runlog.load("first.jsonl").steps, *runlog.load("rest.jsonl").steps]
         losses = {line.step: line.loss for line in steps if line.task == task.name}
         assert [losses[step] for step in range(8)] == plain.losses
-        saved = torch.load(f"{task.name}.pt")
-        assert saved["step"] == 8
-        for name, value in plain.params.items():
-            assert torch.equal(saved["model"][name], value), name
+        assert torch.load(f"{task.name}.pt")["step"] == 8
+        assert_saved(f"{task.name}.pt", plain)
 
 
-def test_a_task_keeps_its_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_keeps_its_microbatch() -> None:
     """Going on, whether or not another one would be better; another only where that is let, and
     then plan, `show`, log and report say so."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     profile(f"{__file__}:long", "long.json")
     needs = {size: smallest_budget("long.json", "--microbatch", size) for size in (1, 2)}
@@ -125,11 +122,8 @@ def test_a_task_keeps_its_microbatch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert header.microbatch == {t.name: t.microbatch for t in rest}
 
 
-def test_a_log_that_does_not_say_the_microbatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_does_not_say_the_microbatch() -> None:
     """An older log is no reason to change it silently: the size has to be given."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     profile(f"{__file__}:long", "long.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json", "--microbatch", 2))
@@ -151,9 +145,8 @@ def slow() -> list[Task]:
     return [replace(task, data=late, steps=40) for task in tasks(3)[:2]]
 
 
-def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_goes_on() -> None:
     """Killed at any moment, planned again from what its log has, resumed: the plain loop's bits."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:slow", "slow.json")
     whole = ("build", "slow.json", "--segment-steps", 5)
     succeeded(planner_cli(*whole, "-o", "first.json"))
@@ -175,15 +168,12 @@ def test_a_killed_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (own,) = (one for one in slow() if one.name == task.name)
         done = task.done
         plain = train(own, lambda step, name=own.name, done=done: sizes[step >= done][name])
-        saved = torch.load(f"{task.name}.pt")
-        for name, value in plain.params.items():
-            assert torch.equal(saved["model"][name], value), name
+        assert_saved(f"{task.name}.pt", plain)
 
 
-def test_an_earlier_log_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_log_still_counts() -> None:
     """Of two runs of the same tasks the later says how far each task is, the earlier of the rest;
     a resumed run's log says from the beginning where its tasks go on."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json"))
     run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
@@ -201,9 +191,8 @@ def test_an_earlier_log_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {task.name for task in plans.load("rest.json").tasks} == {"kept", "rough"}
 
 
-def test_nothing_left_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_left_is_said() -> None:
     """A log of a whole run leaves nothing to plan."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:short", "short.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json"))
     succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
@@ -250,17 +239,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_an_interrupted_run_goes_on(
-    kind: signal.Signals,
-    step: int,
-    folder: str,
-    two: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: signal.Signals, step: int, folder: str, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal in the middle of a segment ends it behind a whole round of each task: what is
     kept there goes on with the bits of a plain loop, and each evaluation is there once. Without
     --checkpoints it is kept beside the log."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRESS", f"{kind}@{step}")
     kept, where = folder or "first.checkpoints", ("--checkpoints", folder) if folder else ()
     run = ("run", two / "first.json", "-o", "first.jsonl", *where)
@@ -297,6 +280,4 @@ def test_an_interrupted_run_goes_on(
         }
         assert [losses[step] for step in range(12)] == plain.losses
         files = [Path(f"{task.name}.pt"), Path(f"{kept}/{task.name}-12.pt")]
-        saved = torch.load(next(file for file in files if file.exists()))
-        for name, value in plain.params.items():
-            assert torch.equal(saved["model"][name], value), name
+        assert_saved(next(file for file in files if file.exists()), plain)

@@ -7,7 +7,6 @@ lines and compared with an ordinary training loop.
 from collections.abc import Callable
 from dataclasses import replace as replace_task
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from support import values
 from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
 from support.plain import train
+from support.same import assert_saved, same
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -25,7 +25,7 @@ from executor.workload import Task, load
 from plans import runlog
 from profiles.schema import Precision
 
-pytestmark = pytest.mark.usefixtures("quick", "untimed")
+pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
 
 WIDTH = 32
 
@@ -260,53 +260,38 @@ def trained_as_planned(devices: int = 1) -> plans.Plan:
     steps = runlog.load("run.jsonl").steps
     assert [step.loss for step in sorted(steps, key=lambda s: s.step)] == plain.losses
     saved = torch.load("saved/odd.pt")
-    for name, value in (plain.params | plain.buffers).items():
-        assert torch.equal(saved["model"][name], value), name
+    assert_saved("saved/odd.pt", plain)
     for name in plain.params:
         assert bool(plain.state[name]) == (name in saved["optimizer"]), name
         for key, number in plain.state[name].items():
-            assert _same(saved["optimizer"][name][key], number), (name, key)
+            assert same(saved["optimizer"][name][key], number), (name, key)
     return plan
 
 
-def _same(mine: object, plain: object) -> bool:
-    if isinstance(mine, Tensor) and isinstance(plain, Tensor):
-        return torch.equal(mine, plain)
-    return mine == plain
-
-
 @pytest.mark.parametrize("make", STREAMING, ids=lambda make: make.__name__)
-def test_an_odd_model_that_streams(
-    make: Callable[[], list[Task]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_model_that_streams(make: Callable[[], list[Task]]) -> None:
     """In the smallest budget there is, with shards that stream, every bit is the plain loop's."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:{make.__name__}", "profile.json")
     plan = trained_as_planned()
     assert not all(shard.resident for shard in plan.tasks[0].shards)
 
 
-def test_a_task_of_one_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_one_layer() -> None:
     """One layer is one shard, without any boundary."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:one_layer", "profile.json")
     assert len(trained_as_planned().tasks[0].shards) == 1
 
 
-def test_more_devices_than_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_devices_than_tasks() -> None:
     """One task on five devices leaves those that it cannot use alone."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:whole_numbers", "profile.json")
     plan = trained_as_planned(devices=5)
     assert len(plan.devices) == 5
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
-def test_every_microbatch_size_of_a_batch_of_six(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_microbatch_size_of_a_batch_of_six(size: int) -> None:
     """Measured at one size only, the model is trained in microbatches of that size."""
-    monkeypatch.chdir(tmp_path)
     profile(f"{__file__}:batch_of_six", "profile.json")
     measured = profiles.load("profile.json")
     task = measured.tasks[0]
