@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from support.mutate_tasks import (
 )
 from support.retime import retimed
 
+from plans.checker.check import violations
 from plans.schema import Buffer, Op, Plan
 from profiles.codec import ALIGNMENT
 
@@ -254,3 +256,45 @@ MUTATORS = (
     other_rounds,
     other_devices,
 )
+
+
+Mutants = Iterator[tuple[str, Plan]]  # what was changed, and the plan
+Mutator = Callable[[Plan], Mutants]
+Judge = Callable[[Plan], str | None]  # how a plan does harm
+Excuse = Callable[[Plan, list[str]], bool]  # whether a plan that does none may break these rules
+
+
+def sampled(mutators: Iterable[Mutator], plan: Plan, most: int) -> Iterator[Mutant]:
+    """At most so many mutants of each mutator."""
+    for mutator in mutators:
+        every = list(mutator(plan))
+        for what, mutant in random.Random(1).sample(every, min(most, len(every))):
+            yield Mutant(f"{mutator.__name__}: {what}", mutant)
+
+
+def harmless(_: Plan, found: list[str]) -> bool:
+    """True if the rules that a plan breaks need not change any number."""
+    return all(STRICT.search(line) for line in found)
+
+
+def bites(
+    some: Iterable[Mutant],
+    harm: Judge,
+    excused: Excuse = harmless,
+    read: Callable[[Plan, list[str]], None] = lambda plan, found: None,
+) -> Counter[str]:
+    """How many mutants of each mutator do harm; the checker refuses all of these, and others only
+    if that is excused. read: looks at all that the checker says."""
+    harmful, missed, strict = Counter[str](), [], []
+    for mutant in some:
+        found, why = violations(mutant.plan), harm(mutant.plan)
+        read(mutant.plan, found)
+        harmful[mutant.name.partition(":")[0]] += bool(why)
+        if why and not found:
+            missed.append(f"{mutant.name}: {why}")
+        elif found and not why and not excused(mutant.plan, found):
+            strict.append(f"{mutant.name}: {found[0]}")
+    print(f"kill rate: {harmful.total() - len(missed)}/{harmful.total()}")
+    assert not missed
+    assert not strict
+    return +harmful

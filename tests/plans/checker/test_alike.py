@@ -7,7 +7,6 @@ from msgspec import structs
 from support import synthetic
 
 from planner.builder import build
-from planner.inputs.problem import Problem
 from planner.search.shapes import renamed
 from plans.checker import alike, check
 from plans.checker.check import violations
@@ -19,8 +18,7 @@ def twins() -> Plan:
     """Three tasks of one shape, the names of which are parts of each other and of buffers'."""
     task = synthetic.task("t", layers=4, seed=1, batch=2, param_bytes=1 << 20)
     tasks = [structs.replace(task, name=name) for name in ("t", "t-t", "s0")]
-    profile = synthetic.profile(*tasks, usable_bytes=5 << 20)
-    problem = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    problem = synthetic.problem(*tasks, usable_bytes=5 << 20)
     return build(problem, profile_sha256="0" * 64)
 
 
