@@ -52,10 +52,13 @@ def problem(seed: int) -> Problem:
     rate = rng.choice([10**8, 10**9, 10**10])
     usable = rng.choice([2, 4, 8, 16, 64]) << 20
     both = rng.choice([None, rate // 2, 2 * rate])
-    profile = synthetic.profile(
-        *tasks, usable_bytes=usable, bytes_per_s=rate, both_bytes_per_s=both
+    return synthetic.problem(
+        *tasks,
+        usable_bytes=usable,
+        bytes_per_s=rate,
+        both_bytes_per_s=both,
+        devices=rng.randint(1, 3),
     )
-    return Problem.of(profile, devices=rng.randint(1, 3), device_bytes=None, host_bytes=None)
 
 
 @cache
@@ -109,9 +112,7 @@ def test_the_budget_named_does_for_all_tasks(policy: Policy) -> None:
     """Not only for the first that does not fit."""
     sizes = [1 << 12, 1 << 14, 1 << 13]
     tasks = [synthetic.task(f"t{n}", layers=2, param_bytes=size) for n, size in enumerate(sizes)]
-    asked = Problem.of(
-        synthetic.profile(*tasks, usable_bytes=1), devices=1, device_bytes=None, host_bytes=None
-    )
+    asked = synthetic.problem(*tasks, usable_bytes=1)
     with pytest.raises(Infeasible, match="t1") as caught:
         build(asked, profile_sha256=HASH, policy=policy)
     assert build(
@@ -135,8 +136,7 @@ def test_the_host_memory_named_does() -> None:
         )
         for name in ("t0", "t1")
     ]
-    profile = synthetic.profile(*tasks, usable_bytes=140 << 10, bytes_per_s=2 * 10**8)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1)
+    asked = synthetic.problem(*tasks, usable_bytes=140 << 10, bytes_per_s=2 * 10**8, host_bytes=1)
     some = Limits(search_ops=3_000)
     with pytest.raises(Infeasible, match="--host-memory that would do") as caught:
         build(asked, profile_sha256=HASH, limits=some)
@@ -148,8 +148,7 @@ def test_the_host_memory_named_does() -> None:
 def test_same_inputs_give_the_same_bytes() -> None:
     """Two builds of one problem are byte-identical apart from provenance."""
     tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
-    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(*tasks, usable_bytes=10 << 20)
     plans = [build(asked, profile_sha256=HASH, seed=3) for _ in range(2)]
     bare = [pretty(structs.replace(plan, provenance={})) for plan in plans]
     assert bare[0] == bare[1]
@@ -157,8 +156,7 @@ def test_same_inputs_give_the_same_bytes() -> None:
 
 def test_a_short_host_is_named_with_both_numbers() -> None:
     """Parameters and state of all tasks live on the host; too small a host is infeasible."""
-    profile = synthetic.profile(synthetic.task("a", layers=4), usable_bytes=64 << 20)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=1000)
+    asked = synthetic.problem(synthetic.task("a", layers=4), usable_bytes=64 << 20, host_bytes=1000)
     with pytest.raises(
         Infeasible, match=r"host store .*\(1000 bytes\).*--host-memory that would do"
     ):
@@ -168,12 +166,7 @@ def test_a_short_host_is_named_with_both_numbers() -> None:
 def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
     """Without constant draws there is one microbatch, whatever the memory."""
     task = synthetic.task("a", layers=4, batch=8, draws=None)
-    asked = Problem.of(
-        synthetic.profile(task, usable_bytes=64 << 20),
-        devices=1,
-        device_bytes=None,
-        host_bytes=None,
-    )
+    asked = synthetic.problem(task, usable_bytes=64 << 20)
     assert build(asked, profile_sha256=HASH).tasks[0].microbatches == 1
 
 
@@ -190,8 +183,7 @@ def uneven(**changes: object) -> Problem:
         structs.replace(synthetic.task(name, layers=3, seed=1, batch=8, steps=count), **changes)
         for name, count in steps.items()
     ]
-    profile = synthetic.profile(*tasks, usable_bytes=64 << 20)
-    return Problem.of(profile, devices=3, device_bytes=None, host_bytes=None)
+    return synthetic.problem(*tasks, usable_bytes=64 << 20, devices=3)
 
 
 def widths(plan: Plan) -> dict[str, set[int]]:
@@ -284,8 +276,7 @@ def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
         boundary_bytes=1 << 26,
         forward_us=200_000,
     )
-    profile = synthetic.profile(task, usable_bytes=60 << 30, bytes_per_s=25 * 10**9)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(task, usable_bytes=60 << 30, bytes_per_s=25 * 10**9)
     plan = build(asked, profile_sha256=HASH, seconds=1, limits=Limits())
     assert plan.solver.status == "time-limit"
 
@@ -293,8 +284,7 @@ def test_a_limit_that_ends_the_search_leaves_a_plan() -> None:
 def test_limits_are_handed_down_to_every_search() -> None:
     """A search that may simulate less tries fewer candidates."""
     task = synthetic.task("a", layers=6, seed=1, batch=4, param_bytes=1 << 20)
-    profile = synthetic.profile(task, usable_bytes=8 << 20)
-    asked = Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(task, usable_bytes=8 << 20)
     few, more = (
         build(asked, profile_sha256=HASH, limits=replace(QUICK, search_ops=ops))
         for ops in (200, 4_000)

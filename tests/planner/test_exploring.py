@@ -1,6 +1,5 @@
 """On how many devices tasks are wanted, and which searches are run of those that are."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
+from support.gangs import of_steps
+from support.searches import effort
 from support.texts import text_task
 
 from planner import Problem
@@ -27,21 +28,9 @@ from profiles.schema import Task
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def effort() -> Effort:
-    return Effort(time.monotonic() + 60, 0)
-
-
-def alike(devices: int, steps: list[int]) -> Problem:
-    """Tasks of so many steps on devices of one kind."""
-    task = synthetic.task("t", layers=1)
-    tasks = [structs.replace(task, name=f"t{n}", steps=count) for n, count in enumerate(steps)]
-    made = synthetic.profile(*tasks, usable_bytes=24 << 20)
-    return Problem.of(made, devices=devices, device_bytes=None, host_bytes=None)
-
-
 def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tuple[str, int]]:
     """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
-    asked = replace(alike(devices, steps), **wishes)  # type: ignore[arg-type]
+    asked = replace(of_steps(devices, steps), **wishes)  # type: ignore[arg-type]
     bounds = [{(0, 1): TaskBound({"compute": 1_000})} for _ in steps]
     return [(one.task, one.devices) for one in wanted(asked, bounds, effort())]
 
@@ -67,7 +56,7 @@ def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
 def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
     """Its step takes far longer than it computes, which more memory may spare."""
     bounds = [{(0, 1): TaskBound({"compute": 9, "phase": us})} for us in (10**6, 9)]
-    names = {one.task for one in wanted(alike(2, [100, 10]), bounds, effort())}
+    names = {one.task for one in wanted(of_steps(2, [100, 10]), bounds, effort())}
     assert names == {"t0"}
 
 
@@ -88,8 +77,7 @@ def uneven(long: int, devices: int = 3) -> Problem:
         structs.replace(synthetic.task(f"t{n}", layers=3 + n, seed=n, batch=16), steps=steps)
         for n, steps in enumerate([long, 100, 100, 100])
     ]
-    made = synthetic.profile(*each, usable_bytes=24 << 20)
-    return Problem.of(made, devices=devices, device_bytes=None, host_bytes=None)
+    return synthetic.problem(*each, usable_bytes=24 << 20, devices=devices)
 
 
 def end_us(problem: Problem, ways: Ways) -> int:
@@ -119,8 +107,7 @@ def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
     """On one device; where nothing was, for half of the time, and where that was not searched for
     not at all. Their bounds do not know of it."""
     task = text_task("a", steps=10)
-    profile = synthetic.profile(task, usable_bytes=1 << 30)
-    asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(task, usable_bytes=1 << 30, devices=2)
     op = Op("a.s0.B0", "0.compute", 0, 1)
     program = Program("a", (Memory(1, 1),), ("a",), 0, 250, 250, 0, (), (), (op,), ())
     packed = Packed(((0, 10),), Lengths("0" * 64, 1, "0" * 64), Path(), 0)
@@ -148,8 +135,7 @@ class Asked:
 
 def test_a_single_task_with_lengths_is_searched_on_all_devices_first() -> None:
     """All steps are laid out for each search, which may take all the time there is."""
-    profile = synthetic.profile(text_task("a", steps=10), usable_bytes=1 << 30)
-    asked = Problem.of(profile, devices=4, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(text_task("a", steps=10), usable_bytes=1 << 30, devices=4)
     searches = Asked()
     bounds = [{(0, 1): TaskBound({"compute": 100})}]
     explore(asked, searches, bounds, effort())  # type: ignore[arg-type]

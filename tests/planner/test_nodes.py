@@ -26,8 +26,7 @@ def problem(nodes: Nodes, tasks: int, *, steps: int = 40, every: int | None = No
     if every:
         own = Evaluation(every=every, batches=2)
         made = [structs.replace(task, evaluation=own) for task in made]
-    profile = synthetic.profile(*made, usable_bytes=64 << 20)
-    asked = Problem.of(profile, devices=nodes.total, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(*made, usable_bytes=64 << 20, devices=nodes.total)
     net = Link("net", Rate(10**9, 20), Rate(10**9, 20))
     device = structs.replace(asked.device, links=(*asked.device.links, net))
     return on_nodes(asked.alike(device=device), nodes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 from support import synthetic, texts, timetables
-from support.cli import nothing_written, planner_cli, refused, succeeded
+from support.cli import planner_cli, succeeded
 
 import plans
 import profiles
@@ -414,34 +414,6 @@ def test_rates_of_both_directions_go_side_by_side(folder: Path) -> None:
         found = json.loads(succeeded(planner_cli("sweep", "p.json", *size, *flags)).out)["rows"]
         rates = [(row["h2d_bytes_per_s"] // GB, row["d2h_bytes_per_s"] // GB) for row in found]
         assert rates == expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (("--microbatch", "3"), "t: microbatch 3 was not measured, only 4"),
-        (("--h2d", "1GB/s,2GB/s", "--d2h", "1GB/s,2GB/s,3GB/s"), "--h2d lists 2 rates and --d2h 3"),
-        (("--plot", "x.jpeg"), "x.jpeg: the name of a picture ends in .png"),
-        (("--plot", "p.json"), "p.json: cannot be written: this command reads it"),
-    ],
-)
-def test_sweep_refuses_what_cannot_be_asked(
-    folder: Path, flags: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One line, exit code 2, before any plan is made."""
-    monkeypatch.setattr("planner.sweep.build", lambda *_, **__: pytest.fail("a plan was made"))
-    with nothing_written():
-        answer = planner_cli("sweep", "p.json", "--device-memory", "8MiB", *flags)
-    refused(answer, 2, text)
-
-
-@pytest.mark.parametrize("flag", ["--device-memory", "--h2d", "--microbatch"])
-def test_lists_with_a_bad_value_are_usage_errors(folder: Path, flag: str) -> None:
-    """An empty or unreadable value between commas."""
-    given = {"--device-memory": "8MiB"} | {flag: "1,,x"}
-    answer = planner_cli("sweep", "p.json", *(word for pair in given.items() for word in pair))
-    assert answer.code == 2
-    assert f"argument {flag}" in answer.err
 
 
 def test_sweep_without_any_plan_is_infeasible(folder: Path) -> None:

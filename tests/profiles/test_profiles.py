@@ -57,10 +57,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
         ),
         (edited("tasks", 0, "ties", value=[[0, 5]]), "not an ascending list of layers 0..1"),
         (edited("tasks", 0, "tie_bytes", value=[256]), "has tie_bytes of 1 groups, but 0 groups"),
-        (
-            tied(1 << 40),
-            r"share 1099511627776 gradient bytes, but the first of them has",
-        ),
+        (tied(1 << 40), r"share 1099511627776 gradient bytes, but the first of them has"),
         (
             edited("tasks", 0, "layers", 0, "costs", 1, "out_bytes", value=512),
             "gives 512 bytes at microbatch 2 but layer 1 takes",

@@ -5,16 +5,7 @@ from functools import cache
 from itertools import islice, pairwise, permutations, product
 from math import prod
 
-from planner.orders import (
-    InvalidOrder,
-    Order,
-    Pass,
-    Pipeline,
-    Places,
-    peaks,
-    share,
-    timed,
-)
+from planner.orders import InvalidOrder, Order, Pass, Pipeline, Places, peaks, share, timed
 from planner.orders.timing import Network
 
 TRIED = 5  # sequences of one device for every order that is timed

@@ -39,11 +39,7 @@ def known_as(plan: Plan, ref: str) -> Plan:
 
 
 def fit(
-    plan: Plan,
-    tasks: Sequence[Task],
-    *,
-    reserve: int = RESERVE,
-    emulation: Emulation | None = None,
+    plan: Plan, tasks: Sequence[Task], *, reserve: int = RESERVE, emulation: Emulation | None = None
 ) -> Plan:
     """`plan` with the shards, sizes and draws of `tasks`, and buffers laid out anew."""
     by_name = {task.name: task for task in tasks}
@@ -85,9 +81,7 @@ def lasting(plan: Plan, rounds: int) -> Plan:
     """A plan of one task and one segment, for so many rounds."""
     (segment,), (task,) = plan.segments, plan.tasks
     return replace(
-        plan,
-        segments=(replace(segment, rounds=rounds),),
-        tasks=(replace(task, steps=rounds),),
+        plan, segments=(replace(segment, rounds=rounds),), tasks=(replace(task, steps=rounds),)
     )
 
 

@@ -1,16 +1,25 @@
 """Programs on several devices at once that stand in for pipelines, where only times count or where
 one device does all the work."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
+from support import synthetic
 
 from planner.errors import Infeasible
-from planner.inputs.problem import Effort, Kind
+from planner.inputs.problem import Effort, Kind, Problem
 from planner.search.task import Candidate
 from planner.search.variants import Found, best
 from plans.schema import Memory, Program
 from profiles.schema import Layer, Struct, Task, Time
+
+
+def of_steps(devices: int, steps: Sequence[int]) -> Problem:
+    """Tasks of so many steps on devices of one kind."""
+    task = synthetic.task("t", layers=1)
+    tasks = [structs.replace(task, name=f"t{n}", steps=count) for n, count in enumerate(steps)]
+    return synthetic.problem(*tasks, usable_bytes=24 << 20, devices=devices)
 
 
 def quicker(program: Program, devices: int, percent: int) -> Program:

@@ -23,10 +23,7 @@ def halved(plan: Plan, *, late: bool = False, left_bytes: int = 0) -> Plan:
     }
     kept = left_bytes * max(task.microbatches * len(task.shards) for task in plan.tasks)
     programs = tuple(
-        replace(
-            p,
-            memory=tuple(replace(m, reserve_bytes=m.reserve_bytes + kept) for m in p.memory),
-        )
+        replace(p, memory=tuple(replace(m, reserve_bytes=m.reserve_bytes + kept) for m in p.memory))
         for p in programs
     )
     largest = max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)

@@ -251,21 +251,8 @@ def halves_packed() -> Plan:
 PLANS = {
     made.__name__: made
     for made in (
-        *(
-            resident,
-            streamed,
-            shared,
-            pipeline,
-            parallel,
-            summed,
-            offloaded,
-            moved,
-            fleet,
-            gang,
-            crowd,
-            relay,
-        ),
-        *(saved, kept, packed, parked, state, returned, mixed),
+        *(resident, streamed, shared, pipeline, parallel, summed, offloaded, moved, fleet, gang),
+        *(crowd, relay, saved, kept, packed, parked, state, returned, mixed),
         *(halves, halves_saved, halves_packed),
     )
 }

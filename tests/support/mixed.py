@@ -14,10 +14,7 @@ from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import TaskCosts
 from plans.schema import Plan
 
-PASSES = [
-    *map(Passes, ("1f1b", "gpipe", "breadth", "zero-bubble")),
-    Passes("interleaved", 2),
-]
+PASSES = [*map(Passes, ("1f1b", "gpipe", "breadth", "zero-bubble")), Passes("interleaved", 2)]
 
 
 def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:

@@ -45,11 +45,7 @@ def other_layers(plan: Plan) -> Sites:
         for number, shard in enumerate(task.shards):
             new = replace(shard, first_layer=shard.first_layer + 1)
             shards = (*task.shards[:number], new, *task.shards[number + 1 :])
-            tasks = (
-                *plan.tasks[:index],
-                replace(task, shards=shards),
-                *plan.tasks[index + 1 :],
-            )
+            tasks = (*plan.tasks[:index], replace(task, shards=shards), *plan.tasks[index + 1 :])
             yield f"{task.name}.s{number}", partial(replace, plan, tasks=tasks)
 
 

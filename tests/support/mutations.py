@@ -64,10 +64,7 @@ def drop_edge(plan: Plan) -> Sites:
     for program, phase, index, op in all_ops(plan):
         for edge in op.after:
             less = replace(op, after=tuple(a for a in op.after if a != edge))
-            yield (
-                f"{edge} before {op.id}",
-                partial(with_op, plan, program, phase, index, less),
-            )
+            yield (f"{edge} before {op.id}", partial(with_op, plan, program, phase, index, less))
 
 
 def shift_edge(plan: Plan) -> Sites:
@@ -76,10 +73,7 @@ def shift_edge(plan: Plan) -> Sites:
         for edge in op.after:
             new = edge[:-3] if edge.endswith("@-1") else f"{edge}@-1"
             other = replace(op, after=tuple(new if a == edge else a for a in op.after))
-            yield (
-                f"{op.id} waits for {new}",
-                partial(with_op, plan, program, phase, index, other),
-            )
+            yield (f"{op.id} waits for {new}", partial(with_op, plan, program, phase, index, other))
 
 
 def swap_ops(plan: Plan) -> Sites:
@@ -108,10 +102,7 @@ def drop_op(plan: Plan) -> Sites:
     for program, phase, index, op in all_ops(plan):
         ops = list(getattr(program, phase))
         if len(ops) > 1 or phase != "round":
-            yield (
-                op.id,
-                partial(with_phase, plan, program, phase, without(ops, index)),
-            )
+            yield (op.id, partial(with_phase, plan, program, phase, without(ops, index)))
 
 
 def duplicate_op(plan: Plan) -> Sites:
@@ -181,10 +172,7 @@ def other_stream(plan: Plan) -> Sites:
         for stream in ("0.compute", "1.compute", "0.d2h", "host.0"):
             if stream != op.stream:
                 new = replace(op, stream=stream)
-                yield (
-                    f"{op.id} on {stream}",
-                    partial(with_op, plan, program, phase, index, new),
-                )
+                yield (f"{op.id} on {stream}", partial(with_op, plan, program, phase, index, new))
 
 
 def more_transient(plan: Plan) -> Sites:

@@ -11,17 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from support.emulate import (
-    ROUNDS,
-    Harm,
-    Machine,
-    Seen,
-    first_values,
-    judged,
-    kept,
-    need,
-    reference,
-)
+from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, judged, kept, need, reference
 
 from plans.schema import Buffer, Op, Plan, Program, Task
 

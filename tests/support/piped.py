@@ -9,7 +9,7 @@ from support import synthetic
 from support.lone import alone
 
 from planner.errors import Infeasible
-from planner.inputs import Layout, Problem
+from planner.inputs import Layout
 from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
 from planner.orders import (
     NAMED,
@@ -173,6 +173,5 @@ def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:
     proven yet."""
     made = PipelineRound(strategy, LINKS)
     program, task = other or made.program(), strategy.costs.task
-    profile = synthetic.profile(task, usable_bytes=made.device_bytes)
-    problem = Problem.of(profile, devices=strategy.devices, device_bytes=None, host_bytes=None)
+    problem = synthetic.problem(task, usable_bytes=made.device_bytes, devices=strategy.devices)
     return alone(problem, strategy, program)

@@ -1,12 +1,14 @@
 """Short searches: the one place where tests change the planner's default limits."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
 from planner.inputs import limits
-from planner.inputs.limits import Limits
+from planner.inputs.limits import Limits, default
+from planner.inputs.problem import Effort
 
 QUICK = Limits(
     search_ops=1_500,
@@ -27,3 +29,8 @@ def searching(chosen: Limits) -> Iterator[None]:
     """Builds that are given no limits, as those of commands, use these."""
     with mock.patch.object(limits, "DEFAULT", chosen):
         yield
+
+
+def effort(limits: Limits | None = None, seconds: float = 60) -> Effort:
+    """Time enough, and these limits."""
+    return Effort(time.monotonic() + seconds, 0, limits or default())

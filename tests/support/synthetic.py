@@ -1,7 +1,9 @@
 """Seeded profiles of made-up chains of layers, so that tests of planning need no device."""
 
 import random
+from typing import Any
 
+from planner.inputs.problem import Problem
 from profiles.codec import align, sha256
 from profiles.schema import (
     BatchCost,
@@ -155,3 +157,11 @@ def profile(
         usable_bytes=usable_bytes, bytes_per_s=bytes_per_s, both_bytes_per_s=both_bytes_per_s
     )
     return Profile(machine=made, tasks=tasks)
+
+
+def problem(
+    *tasks: Task, devices: int = 1, host_bytes: int | None = None, **machine: Any
+) -> Problem:
+    """These tasks on such devices, as `profile` makes them."""
+    made = profile(*tasks, **machine)
+    return Problem.of(made, devices=devices, device_bytes=None, host_bytes=host_bytes)

@@ -200,10 +200,7 @@ def sized(plan: Plan, task: Task) -> Plan:
     (old,) = plan.tasks
     whole = MOST * old.microbatches
     like = padding(take(task, [0])[0], whole)
-    given = Task(
-        **{n: getattr(task, n) for n in _COSTLY},
-        data=lambda step: pack(task, [like]),
-    )
+    given = Task(**{n: getattr(task, n) for n in _COSTLY}, data=lambda step: pack(task, [like]))
     old = replace(old, microbatch=MOST, batch=whole, precision=task.precision)
     return fit(replace(plan, tasks=(old,)), [given], reserve=1 << 26)
 
@@ -218,9 +215,7 @@ def tabled(
     said, (planned,) = describe(task.lengths), plan.tasks
     each = tuple((shard.rng_draws or 0) // MOST for shard in planned.shards)
     lengths = Lengths(
-        *(said.sha256, said.samples, "0" * 64),
-        padded=padded,
-        token_draws=each if any(each) else (),
+        *(said.sha256, said.samples, "0" * 64), padded=padded, token_draws=each if any(each) else ()
     )
     planned = replace(planned, steps=len(shapes), batch=BATCH, lengths=lengths)
     plan = retimed(replace(plan, tasks=(planned,)))

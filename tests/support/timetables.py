@@ -169,11 +169,7 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
     """A run of the whole plan in which every time is `percent` per cent of the predicted one."""
     ops = tuple(
         OpRecord(
-            p.segment,
-            p.op.id,
-            p.round,
-            p.start_us * percent // 100,
-            p.end_us * percent // 100,
+            p.segment, p.op.id, p.round, p.start_us * percent // 100, p.end_us * percent // 100
         )
         for p in timing.timeline(of)
     )
@@ -193,9 +189,6 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
         ops=ops,
         steps=steps,
         end=End(
-            status="ok",
-            actual_us=end,
-            peak_bytes=(4 * MIB,) * len(of.devices),
-            host_bytes=1 << 20,
+            status="ok", actual_us=end, peak_bytes=(4 * MIB,) * len(of.devices), host_bytes=1 << 20
         ),
     )

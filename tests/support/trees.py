@@ -135,7 +135,5 @@ def _node(parts: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
 
 TREES = st.recursive(st.sampled_from(LEAVES).map(lambda kind: (kind,)), _node, max_leaves=4)
 MODELS = st.tuples(
-    st.sampled_from(["plain", "listed"]),
-    st.booleans(),
-    st.lists(TREES, min_size=2, max_size=5),
+    st.sampled_from(["plain", "listed"]), st.booleans(), st.lists(TREES, min_size=2, max_size=5)
 )

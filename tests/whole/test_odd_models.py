@@ -223,29 +223,12 @@ def loss_of_its_own() -> list[Task]:
     return [replace_task(odd(make)[0], data=data, loss=None)]
 
 
-STREAMING = [
-    chain_of_values,
-    half_of_it_frozen,
-    statistics,
-    experts,
-    experts_clipped,
-    gradients_inside,
-    adapters,
-    loss_of_its_own,
-    loss_scale,
-    activations_between,
-    nothing_to_train_first,
-    nothing_to_train_last,
-    one_step,
-    batch_of_one,
-    frozen_layer,
-    frozen_start,
-    frozen_bias,
-    tied_layers,
-    layer_used_twice,
-    whole_numbers,
-    double_precision,
-]
+STREAMING = (
+    *(chain_of_values, half_of_it_frozen, statistics, experts, experts_clipped, gradients_inside),
+    *(adapters, loss_of_its_own, loss_scale, activations_between, nothing_to_train_first),
+    *(nothing_to_train_last, one_step, batch_of_one, frozen_layer, frozen_start, frozen_bias),
+    *(tied_layers, layer_used_twice, whole_numbers, double_precision),
+)
 
 
 def trained_as_planned(devices: int = 1) -> plans.Plan:

@@ -1,6 +1,5 @@
 """The configuration program against what is known and against timetables."""
 
-import time
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -8,21 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from support.searches import effort
 from support.time_indexed import alike
 
 from planner.bounds.configuration import Column, Demand, column, configuration
-from planner.inputs.problem import Effort
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Job, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
 from plans import timing
 from plans.schema import Memory, Op, Program, RoundKind
 from plans.timing import duration_us
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + 10, 0)
-
 
 jobs = st.lists(
     st.builds(

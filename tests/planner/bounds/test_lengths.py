@@ -10,7 +10,7 @@ from support.texts import text_task, us_of
 
 from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, judged_us, longest_us
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.inputs import Kind, Problem
+from planner.inputs import Kind
 from planner.packing.asked import Asked
 from profiles.schema import Evaluation, Task
 
@@ -36,8 +36,7 @@ def test_tasks_that_have_come_as_far_have_the_same_bounds() -> None:
     """Of one model and the same samples; those of other steps have others."""
     names = ("a", "b", "c")
     tasks = [text_task(n, lengths=LENGTHS, batch=3, steps=4, formula=FORMULA) for n in names]
-    profile = synthetic.profile(*tasks, usable_bytes=1 << 30)
-    problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    problem = synthetic.problem(*tasks, usable_bytes=1 << 30, devices=2)
     done = {"b": 3, "c": 3}
     first, *others = bounds_by_lengths(
         replace(problem, lengths=dict.fromkeys(names, LENGTHS), done=done)

@@ -1,7 +1,6 @@
 """Lower bounds against brute force: every way to train small tasks; and how bounds follow from
 what there is."""
 
-import time
 from dataclasses import replace
 from random import Random
 
@@ -10,22 +9,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import piped, synthetic
+from support.searches import effort
 from support.strategies import PLAIN, WHOLE, Palette, Small, faster, shortest, small
 
 from planner.bounds.named import named_bounds
 from planner.bounds.task import phase_us, task_bound, task_bounds
 from planner.errors import Infeasible
-from planner.inputs.problem import Effort
 from planner.lowering import PipelineRound
 from planner.rounds import hydra
 from planner.shards.costs import TaskCosts, sizes
 from profiles.schema import LayerCost, Link, Rate
-
-EFFORT_SECONDS = 30.0
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + EFFORT_SECONDS, 0)
 
 
 @settings(max_examples=40)

@@ -322,8 +322,7 @@ def test_corrected_profile_is_sound_says_so_and_stays_estimated(estimated: bool)
             lambda c: {
                 "tasks": (
                     structs.replace(
-                        c.tasks[0],
-                        workload=structs.replace(c.tasks[0].workload, sha256="f" * 64),
+                        c.tasks[0], workload=structs.replace(c.tasks[0].workload, sha256="f" * 64)
                     ),
                 )
             },

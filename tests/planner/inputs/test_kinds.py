@@ -1,7 +1,6 @@
 """Devices of several kinds: profiles that must agree, placement against every timetable, bounds."""
 
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
-from support.cli import planner_cli, refused, succeeded
+from support.cli import planner_cli, succeeded
+from support.searches import effort
 from support.time_indexed import shortest, sound
 
 import plans
@@ -20,7 +20,7 @@ from planner.bounds.configuration import Column, Demand, configuration
 from planner.bounds.named import named_bounds
 from planner.bounds.step import TaskBound
 from planner.inputs.kinds import across, one_generator
-from planner.inputs.problem import Effort, Problem
+from planner.inputs.problem import Problem
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Job, Run, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
@@ -29,10 +29,6 @@ from profiles.errors import FormatError
 from profiles.schema import Disk, Rate, Task
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + 60, 0)
 
 
 def least_us(jobs: Sequence[Job], devices: Sequence[int]) -> int:
@@ -337,24 +333,3 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
     best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)
     assert best - 60 <= found["compute"] <= best + 1
     assert found["critical-path"] == max(min(a, b), min(c, d)) == found["load"]
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["p.json", "q.json"], "--devices says 1 number but there are 2 profiles"),
-        (["p.json", "--devices", "1,2"], "--devices says 2 numbers but there is 1 profile"),
-        (
-            ["p.json", "q.json", "--devices", "1,1", "--device-memory", "1GiB,1GiB,1GiB"],
-            "--device-memory lists 3 sizes for 2 profiles",
-        ),
-        (
-            ["p.json", "q.json", "--devices", "1,1", "--corrections", "c.json"],
-            "--corrections are of one kind of devices",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_the_profiles_are_refused(options: list[str], text: str) -> None:
-    """With exit code 2 and both numbers."""
-    refused(planner_cli("build", *options, "-o", "plan.json"), 2, text)

@@ -1,14 +1,10 @@
 """Layouts as they are written, and those that there are."""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
-from support import synthetic
-from support.cli import planner_cli, refused
 
 from planner.inputs import Layout, layouts, parse_layout
-from profiles.codec import pretty
 
 
 @pytest.mark.parametrize(
@@ -67,21 +63,3 @@ def test_many_devices_have_no_more_uneven_layouts() -> None:
         found = [one for one in layouts(devices) if not one.even]
         assert {one.devices for one in found} == {devices}
         assert len(set(found)) == len(found) <= sum(not one.even for one in layouts(8)) + 4
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "told"),
-    [
-        ("--layout", "2y2", "'2y2' is no layout; write depth x replicas like 2x2"),
-        ("--layout", "4096x2", "has 8192 devices, 4096 are the most"),
-        ("--order", "best", "invalid choice: 'best'"),
-    ],
-)
-def test_a_command_says_what_is_wrong(
-    option: str, text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one line, before it looks at the profile's tasks."""
-    monkeypatch.chdir(tmp_path)
-    made = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 26)
-    Path("p.json").write_bytes(pretty(made))
-    refused(planner_cli("build", "p.json", "-o", "x.json", option, text), 2, told)

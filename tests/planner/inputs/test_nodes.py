@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from support import synthetic
-from support.cli import planner_cli, refused, succeeded
+from support.cli import planner_cli, succeeded
 
 import plans
 import profiles
@@ -75,22 +75,6 @@ def test_the_devices_of_all_nodes_may_be_said_as_well(
         str(written(tmp_path)), Options(nodes=parse_nodes("2x2"), net=5, devices=devices)
     )
     assert (problem.devices, problem.nodes) == (4, 2)
-
-
-def test_what_does_not_go_with_nodes_is_one_line(tmp_path: Path) -> None:
-    """By both flags."""
-    profile, other = written(tmp_path), written(tmp_path, name="q.json")
-
-    def told(*flags: object, code: int = 2, text: str) -> None:
-        refused(planner_cli("build", *flags, "-o", tmp_path / "plan.json"), code, text)
-
-    nodes, net = ("--nodes", "2x2"), ("--net", "1GB/s")
-    told(profile, *nodes, text="give its rate, like --net 12GB/s")
-    told(profile, *nodes, *net, "--devices", 3, text="has 4 devices, --devices says 3")
-    told(profile, other, *nodes, *net, text="there are 2 profiles")
-    told(profile, *nodes, *net, "--disk-space", "1GB", text="cannot wait on a disk")
-    told(profile, *net, text="about several nodes")
-    told(profile, *nodes, *net, "--layout", "3x1", text="or whole nodes")
 
 
 def test_a_plan_says_the_node_of_every_device(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
+from support.searches import effort
 
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
@@ -28,8 +29,7 @@ def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
     """Tasks of one shape, by other names and of other lengths."""
     task = synthetic.task("t", layers=4, seed=1, batch=batch, param_bytes=1 << 20)
     tasks = [structs.replace(task, name=n, steps=50 + i) for i, n in enumerate(names)]
-    profile = synthetic.profile(*tasks, usable_bytes=budget)
-    return Problem.of(profile, devices=1, device_bytes=None, host_bytes=None)
+    return synthetic.problem(*tasks, usable_bytes=budget)
 
 
 @pytest.mark.parametrize("name", ["other", "0", "t-1"])
@@ -37,7 +37,7 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     """Also where the task is called like a buffer."""
     problem = asked("t", name)
     searches = Searches(problem)
-    searches.run(["t"], (), effort())
+    searches.run(["t"], (), effort(FEW))
     (first,), (second,) = searches.ways
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
@@ -45,10 +45,6 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     made = Round(strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + 60, 0, FEW)
 
 
 def slow(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
@@ -72,7 +68,7 @@ def test_shapes_are_searched_for_several_devices_once() -> None:
     problem = problem.alike(count=4)
     wide = [Wide("u", 0, devices) for devices in (2, 3, 4)]
     searches = Searches(problem, nothing)
-    searches.run(["t"], wide, effort())
+    searches.run(["t"], wide, effort(FEW))
     first, second = searches.ways
     assert [one.program.devices for one in first] == [1, 4]
     assert second[1].program == renamed(first[1].program, "u")
@@ -85,11 +81,11 @@ def test_a_search_that_time_ended_is_not_complete() -> None:
     problem = asked("t", budget=24 << 20, batch=16).alike(count=4)
     for devices, late in ((2, False), (3, True), (4, False)):
         searches = Searches(problem, nothing)
-        searches.run(["t"], [Wide("t", 0, devices)], effort())
+        searches.run(["t"], [Wide("t", 0, devices)], effort(FEW))
         assert searches.complete != late
     searches = Searches(problem, slow)
-    searches.run(["t"], (), effort())
-    searches.run((), [Wide("t", 0, 4)], replace(effort(), deadline=time.monotonic() + 0.2))
+    searches.run(["t"], (), effort(FEW))
+    searches.run((), [Wide("t", 0, 4)], replace(effort(FEW), deadline=time.monotonic() + 0.2))
     assert [one.complete for one in searches.ways[0]] == [True, False]
     assert not searches.complete
 
@@ -104,8 +100,7 @@ def test_the_baseline_is_renamed_as_well() -> None:
 def test_two_processes_find_the_same_plan() -> None:
     """Of two shapes, one in each."""
     tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
-    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
-    problem = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
+    problem = synthetic.problem(*tasks, usable_bytes=10 << 20, devices=2)
     one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs, limits=FEW) for jobs in (1, 2))
     assert pretty(structs.replace(one, provenance={})) == pretty(
         structs.replace(two, provenance={})

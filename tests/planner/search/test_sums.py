@@ -24,8 +24,9 @@ REPLICATED = (Addition(0, 1, "(0)+(1)"),)
 
 def problem() -> Problem:
     """A task of one layer."""
-    made = synthetic.profile(synthetic.task("a", layers=1, batch=2), usable_bytes=24 << 20)
-    return Problem.of(made, devices=2, device_bytes=None, host_bytes=None)
+    return synthetic.problem(
+        synthetic.task("a", layers=1, batch=2), usable_bytes=24 << 20, devices=2
+    )
 
 
 def way(plan: Plan) -> Candidate:
@@ -55,8 +56,7 @@ def test_a_task_that_goes_on_adds_as_before(before: tuple[Addition, ...], other:
 def test_the_rest_of_a_run_is_on_as_many_devices_as_add_alike(devices: int, used: int) -> None:
     """All of them but those that its replicas do not go into, which the plan tells of."""
     task = synthetic.task("a", layers=8, batch=4, steps=9, forward_us=90_000, param_bytes=64)
-    profile = synthetic.profile(only_microbatch(task), usable_bytes=24 << 20)
-    asked = Problem.of(profile, devices=devices, device_bytes=None, host_bytes=None)
+    asked = synthetic.problem(only_microbatch(task), usable_bytes=24 << 20, devices=devices)
     sums = {"a": (Addition(0, 8, "(0+2)+(1+3)"),)}
     plan = build(replace(asked, kept={"a": 1}, additions=sums), profile_sha256="0" * 64)
     assert plan.programs[0].devices == used

@@ -207,12 +207,7 @@ def test_a_split_task_is_gathered_where_the_disk_is_slow() -> None:
 def small(tasks: int, host_bytes: int, **changes: object) -> Problem:
     """Tasks of 12 MiB each (parameters and state), on two devices."""
     made = [synthetic.task(f"t{n}", layers=4, steps=20, heterogeneous=False) for n in range(tasks)]
-    found = Problem.of(
-        synthetic.profile(*made, usable_bytes=64 << 20),
-        devices=2,
-        device_bytes=None,
-        host_bytes=host_bytes,
-    )
+    found = synthetic.problem(*made, usable_bytes=64 << 20, devices=2, host_bytes=host_bytes)
     rates = Rate(10**9, 100), Rate(10**9, 100)
     return replace(found, **{"disk": Disk(1 << 40, *rates), **changes})
 
@@ -275,18 +270,16 @@ def test_the_disk_has_a_line_of_its_own() -> None:
 
 
 def test_disk_space_is_a_size_or_nothing(tmp_path: Path) -> None:
-    """More than profiled, none at all, and none where the profile knows of no disk."""
+    """More than profiled, or none at all."""
     tasks = [synthetic.task(f"t{n}", layers=1, heterogeneous=False) for n in range(3)]
     bare = synthetic.profile(*tasks, usable_bytes=64 << 20)
     host = structs.replace(bare.machine.host, disk=Disk(1, Rate(10**9, 100), Rate(10**9, 100)))
     disked = structs.replace(bare, machine=structs.replace(bare.machine, host=host))
-    for name, profile in (("bare", bare), ("disked", disked)):
-        profiles.save(tmp_path / name, profile)
+    profiles.save(tmp_path / "disked", disked)
     ask = ("-o", tmp_path / "plan.json", "--host-memory", "8MiB")
     found = planner_cli("build", tmp_path / "disked", *ask)
     refused(found, 3, "--disk-space that would do")
     refused(planner_cli("build", tmp_path / "disked", *ask, "--disk-space", 0), 3, "with a disk")
-    refused(planner_cli("build", tmp_path / "bare", *ask, "--disk-space", "1GiB"), 2, "--disk DIR")
     succeeded(planner_cli("build", tmp_path / "disked", *ask, "--disk-space", "1GiB"))
     succeeded(planner_cli("check", tmp_path / "plan.json"))
     assert "disk: " in succeeded(planner_cli("show", tmp_path / "plan.json")).out

@@ -8,6 +8,7 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.searches import effort
 from support.time_indexed import CASES, alike, lost, tiny
 
 from planner.inputs.limits import Limits
@@ -33,13 +34,9 @@ BRIEF = Limits(timetable_parts=2_000)
 """For tests that look at many timetables, each of which no search has to come close to a bound."""
 
 
-def effort() -> Effort:
-    return Effort(time.monotonic() + 10, 0, BRIEF)
-
-
 def placed(asked: list[Job], devices: int) -> list[Assignment]:
     floor = max(job.us(0, job.rounds) - job.us(0, 0) for job in asked)
-    return assign_jobs(asked, (0,) * devices, floor, effort())
+    return assign_jobs(asked, (0,) * devices, floor, effort(BRIEF))
 
 
 @given(jobs, st.integers(1, 3))
@@ -118,7 +115,7 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 ) -> None:
     """All orders tried one by one: the shortest first is best."""
     tasks = asked[:4]
-    found = assign_jobs(tasks, (0,) * devices, 0, effort(), "completion")
+    found = assign_jobs(tasks, (0,) * devices, 0, effort(BRIEF), "completion")
     best = min(
         completed(tasks, list_schedule(tasks, o, (0,) * devices))
         for o in permutations(range(len(tasks)))
@@ -129,7 +126,7 @@ def test_no_list_of_whole_tasks_completes_sooner_on_average(
 def test_what_weighs_more_comes_first() -> None:
     """On one device, by length over weight."""
     asked = [alike("a", 10, 0, 1), replace(alike("b", 20, 0, 1), want=Want(weight=4))]
-    pieces = assign_jobs(asked, (0,), 0, effort(), "completion")
+    pieces = assign_jobs(asked, (0,), 0, effort(BRIEF), "completion")
     assert [piece.job for piece in pieces] == ["b", "a"]
 
 
@@ -138,7 +135,7 @@ def test_deadlines_that_a_list_can_keep_are_kept(asked: list[Job], devices: int)
     """Due are all tasks when they end if they are taken in the order of their names."""
     ends = {p.job: p.end_us for p in list_schedule(asked, range(len(asked)), (0,) * devices)}
     due = [replace(job, want=Want(deadline_us=ends[job.name])) for job in asked]
-    pieces = assign_jobs(due, (0,) * devices, 0, effort())
+    pieces = assign_jobs(due, (0,) * devices, 0, effort(BRIEF))
     assert score(due, pieces, "makespan").late_us == 0 or devices > 1
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.searches import effort
 from support.time_indexed import least_us, shortest, sound
 
 from planner.bounds.configuration import Column, Demand
@@ -23,10 +24,6 @@ from planner.timetable.simulate import simulate
 
 BRIEF = Limits(timetable_parts=2_000)
 NODE, WIDTHS = 2, (1, 2, 4, 6)  # devices of each of three nodes, and those of a gang there
-
-
-def effort(limits: Limits = BRIEF) -> Effort:
-    return Effort(time.monotonic() + 60, 0, limits)
 
 
 def gang(name: str, rounds: int, devices: int, fixed: int = 0, period: int = 1) -> Job:
@@ -70,7 +67,7 @@ def test_gangs_run_on_as_many_devices_as_they_take(
     jobs = asked if late else [replace(job, want=Want(weight=2)) for job in asked]
     jobs = [replace(job, runs=fitting(job.runs, devices)) for job in jobs]
     objective: Objective = "completion" if mean else "makespan"
-    sound(jobs, devices, assign_jobs(jobs, devices, 0, effort(), objective))
+    sound(jobs, devices, assign_jobs(jobs, devices, 0, effort(BRIEF), objective))
 
 
 def tiny(tasks: int, devices: int, seed: int) -> list[Job]:
@@ -89,7 +86,7 @@ def test_tiny_gangs_are_as_short_as_any_timetable(tasks: int, devices: int) -> N
     longer = []
     for seed in range(6):
         jobs = tiny(tasks, devices, seed)
-        found = makespan(assign_jobs(jobs, (0,) * devices, 0, effort()))
+        found = makespan(assign_jobs(jobs, (0,) * devices, 0, effort(BRIEF)))
         longer.append(found - shortest(jobs, (0,) * devices, least_us(jobs, devices)))
     assert max(longer) <= 1
     assert sum(longer) <= 1, longer
@@ -98,7 +95,7 @@ def test_tiny_gangs_are_as_short_as_any_timetable(tasks: int, devices: int) -> N
 def test_sets_follow_each_other_and_works_keep_their_devices() -> None:
     """Two gangs of two, and two jobs alone, on three devices: one behind each gang."""
     jobs = [gang("a", 100, 2), gang("b", 100, 2), gang("c", 100, 1), gang("d", 100, 1)]
-    pieces = in_sets(jobs, (0, 0, 0), effort())
+    pieces = in_sets(jobs, (0, 0, 0), effort(BRIEF))
     sound(jobs, (0, 0, 0), pieces)
     assert makespan(pieces) == 200
     assert len(pieces) == 4
@@ -109,7 +106,7 @@ def test_gangs_fit_beside_each_other_also_when_time_is_up() -> None:
     rng = random.Random(1)
     jobs = [gang(f"t{n}", rng.randint(100, 400), rng.choice([1, 1, 2, 3])) for n in range(10)]
     columns = [Column(job.name, "cpu", job.whole_us(0), job.width) for job in jobs]
-    least = sets(Demand({"cpu": 4}), columns, effort()).us
+    least = sets(Demand({"cpu": 4}), columns, effort(BRIEF)).us
     late = Effort(time.monotonic() - 1, 0, BRIEF)
     assert makespan(in_sets(jobs, (0,) * 4, late)) <= 1.02 * least
 
@@ -118,7 +115,7 @@ def test_works_are_wrapped_around_behind_gangs() -> None:
     """A gang on two of three devices, and jobs that no whole assignment shares out evenly."""
     jobs = [gang("g", 100, 2), *(gang(f"t{n}", 110, 1) for n in range(4))]
     devices = (0, 0, 0)
-    pieces = wrapped(jobs, devices, 0, effort())
+    pieces = wrapped(jobs, devices, 0, effort(BRIEF))
     sound(jobs, devices, pieces)
     assert makespan(pieces) == 214
     assert {piece.start_us for piece in pieces if piece.job == "g"} == {0}
@@ -130,7 +127,7 @@ def test_many_works_beside_few_gangs_end_with_the_even_share() -> None:
     jobs = [gang(f"t{n}", rng.randint(500, 1500), 1, 5) for n in range(300)]
     jobs += [gang(f"g{n}", 9_000, 3, 5) for n in range(3)]
     share = sum(job.whole_us(0) * job.width for job in jobs) // 16
-    pieces = assign_jobs(jobs, (0,) * 16, share, effort())
+    pieces = assign_jobs(jobs, (0,) * 16, share, effort(BRIEF))
     sound(jobs, (0,) * 16, pieces)
     assert makespan(pieces) <= share * 1.002
 
@@ -184,7 +181,7 @@ def test_jobs_are_on_one_node_or_on_whole_ones(asked: list[tuple[int, int, int, 
         for n, (rounds, fixed, period, devices) in enumerate(asked)
     ]
     devices = (0,) * 3 * NODE
-    pieces = assign_jobs(jobs, devices, 0, effort())
+    pieces = assign_jobs(jobs, devices, 0, effort(BRIEF))
     sound(jobs, devices, pieces)
     begun: dict[str, list[int]] = {}
     for piece in pieces:

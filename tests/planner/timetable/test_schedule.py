@@ -106,28 +106,6 @@ def test_a_task_begins_no_sooner_than_asked() -> None:
     assert plan.prediction.configuration_us == plan.prediction.makespan_us
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--deadline", "x=1h"], "--deadline: there is no task 'x', only a, b, c"),
-        (["--start", "a"], "'a' is not like TASK=DURATION"),
-        (["--start", "a=soon"], "'soon' is not a time"),
-        (["--priority", "a=0"], "'0' is not a whole number from 1"),
-        (["--priority", "a=2"], "add --objective completion"),
-        (["--start", "a=1s", "--start", "a=2s"], "task 'a' has more than one"),
-        (["--policy", "hydra", "--start", "a=1s"], "--policy hydra knows neither"),
-        (["--objective", "fame"], "invalid choice: 'fame'"),
-        (["--policy", "best"], "invalid choice: 'best'"),
-        (["--jobs", "0"], "'0' is not a whole number from 1"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: list[str], text: str) -> None:
-    """With exit code 2 and a line that says what is wrong."""
-    answer = planner_cli("build", "p.json", "-o", "plan.json", *options)
-    assert answer.code == 2
-    assert text in answer.err
-
-
 def test_show_tells_the_bound_of_these_programs() -> None:
     """With its gap, beside the bounds of any plan."""
     built("--devices", 2)

@@ -1,19 +1,14 @@
 """The shortest schedule of gangs against the program of all sets, and against timetables."""
 
-import time
 from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.searches import effort
 
 from planner.bounds.configuration import Column, Demand, configuration
-from planner.inputs.problem import Effort
 from planner.lp.solver import minimise, solve, total
 from planner.timetable.sets import richest, sets
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + 60, 0)
 
 
 def feasible(demand: Demand, columns: list[Column]) -> list[tuple[int, ...]]:

@@ -2,7 +2,6 @@
 for several devices at once."""
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
+from support.gangs import of_steps
+from support.searches import effort
 from support.time_indexed import shortest_of
 
 from planner import Problem
-from planner.inputs.problem import Effort, Kind
+from planner.inputs.problem import Kind
 from planner.search.searches import Searches
 from planner.search.shapes import shapes_of
 from planner.search.task import Candidate
@@ -30,10 +31,6 @@ from plans.schema import Memory, Op, Program
 from profiles.schema import Task
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def effort() -> Effort:
-    return Effort(time.monotonic() + 60, 0)
 
 
 def problem(slow: int, *counts: int, tasks: int = 4) -> Problem:
@@ -90,20 +87,15 @@ def bound(asked: Problem, chosen: Sequence[Candidate]) -> int:
     return least_us(asked, [[one] for one in chosen], effort())
 
 
-def alike(devices: int, steps: list[int]) -> Problem:
-    """Tasks of so many steps on devices of one kind."""
-    task = synthetic.task("t", layers=1)
-    tasks = [structs.replace(task, name=f"t{n}", steps=count) for n, count in enumerate(steps)]
-    made = synthetic.profile(*tasks, usable_bytes=24 << 20)
-    return Problem.of(made, devices=devices, device_bytes=None, host_bytes=None)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_gangs_are_chosen_and_placed_as_well_as_any(seed: int) -> None:
     """All ways to choose how many devices train each task, and all timetables of each, where a
     second device saves a third or all of the time that it could, and a third one less."""
     rng = random.Random(seed)
-    asked, strategy = alike(3, [rng.randint(1, 2) for _ in range(rng.randint(2, 4))]), some_choice()
+    asked, strategy = (
+        of_steps(3, [rng.randint(1, 2) for _ in range(rng.randint(2, 4))]),
+        some_choice(),
+    )
     ways = []
     for task in asked.tasks:
         times = [rng.choice([4, 6]), rng.choice([2, 3, 4]), 2]
@@ -125,7 +117,7 @@ def test_gangs_that_fit_beside_each_other_are_chosen() -> None:
     """Two of twelve tasks are too long for eight devices, and each number of devices takes as much
     of their time: on all eight nothing runs beside them."""
     steps = [24, 24, 65, 66, 79, 79, 112, 112, 174, 179, 258, 262]
-    asked, strategy = alike(8, steps), some_choice()
+    asked, strategy = of_steps(8, steps), some_choice()
     ways = [
         [gang(task, strategy, 1, 1000), *(gang(task, strategy, k, 1050 // k) for k in (2, 3, 4, 8))]
         for task in asked.tasks
@@ -143,7 +135,7 @@ def gang(task: Task, strategy: Strategy, devices: int, us: int) -> Candidate:
 
 def test_tasks_that_cannot_gain_stay_alone() -> None:
     """Two equal tasks on two devices, which two would train a tenth slower in all."""
-    asked, strategy = alike(2, [100, 100]), some_choice()
+    asked, strategy = of_steps(2, [100, 100]), some_choice()
     ways = [[gang(t, strategy, 1, 1000), gang(t, strategy, 2, 550)] for t in asked.tasks]
     assert [one.program.devices for one in settled(asked, ways, effort())] == [1, 1]
 

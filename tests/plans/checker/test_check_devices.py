@@ -188,7 +188,7 @@ CHANGES: dict[str, dict[str, Edit]] = {
         "a.s0.U0…expected a buffer of space '2'": lambda p: moved(p, "a.s0.U0", 2),
     },
     "data parallel on the host": {
-        "a.s1.R1…no order between it and a.s1.X1": lambda p: edgeless(p, "a.s1.R1", "a.s1.X1"),
+        "a.s1.R1…no order between it and a.s1.X1": lambda p: edgeless(p, "a.s1.R1", "a.s1.X1")
     },
     "rear": {
         "a.s0.B1…expected a buffer of space '1'": lambda p: moved(p, "a.s0.B1", 1),

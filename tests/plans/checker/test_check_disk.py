@@ -81,14 +81,7 @@ def swap_segments(plan: Plan) -> Mutants:
         yield f"{first} and {first + 1}", timed(replace(plan, segments=tuple(made)))
 
 
-MUTATORS = (
-    change_a_read,
-    change_a_write,
-    change_both,
-    move_a_buffer,
-    move_a_task,
-    swap_segments,
-)
+MUTATORS = (change_a_read, change_a_write, change_both, move_a_buffer, move_a_task, swap_segments)
 
 
 @pytest.mark.parametrize("name", DISKED)

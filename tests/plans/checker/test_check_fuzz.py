@@ -41,11 +41,7 @@ op_ids = st.builds(
     st.sampled_from("FBIWUPSXRN"),
     st.sampled_from([0, 1, 2, BIG]),
 )
-roles = st.dictionaries(
-    st.sampled_from(sorted(get_args(Role))),
-    buffer_names,
-    max_size=4,
-)
+roles = st.dictionaries(st.sampled_from(sorted(get_args(Role))), buffer_names, max_size=4)
 edges = st.lists(st.one_of(op_ids, op_ids.map("{}@-1".format), st.text(max_size=3)), max_size=3)
 ops = st.lists(
     st.builds(

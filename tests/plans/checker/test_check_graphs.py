@@ -46,13 +46,13 @@ ONLY: dict[str, dict[str, Edit]] = {
     "kept": {
         "a.s0: keeps 7 saved bytes but recomputes, expected 0": (
             lambda p: with_shard(p, 0, saved_bytes=7)
-        ),
+        )
     },
     "mixed": {  # graphs of other tasks on the device count as well
         f"b.s1.B1: needs {101 + 2 * SAVED} transient bytes, {2 * SAVED} of them for 2 live "
         f"graph(s), but device 0 of program 'both' reserves {100 + 2 * SAVED}": (
             lambda p: change(p, "b.s1.B1", transient_bytes=101)
-        ),
+        )
     },
     "returned": {"a.s1.B0 round 0": lambda p: drop(p, "a.s1.P1")},
 }

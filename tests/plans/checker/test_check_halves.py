@@ -154,8 +154,7 @@ def test_each_microbatch_may_be_split_or_not() -> None:
     ]
     renamed = [
         replace(
-            op,
-            after=tuple(a.replace("s1.W0", "s1.B0").replace("s1.I0", "s1.B0") for a in op.after),
+            op, after=tuple(a.replace("s1.W0", "s1.B0").replace("s1.I0", "s1.B0") for a in op.after)
         )
         for op in ops
     ]

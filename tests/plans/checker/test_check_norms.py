@@ -73,7 +73,7 @@ REFUSED: dict[str, dict[str, Edit]] = {
         "a.s1.U0: roles ['grad', 'norm', 'param', 'state']": lambda p: with_task(p, norm_bytes=0),
     },
     "norms-devices": {
-        "…with no order between it and a.": lambda p: change(p, "a.norm.X1", after=()),
+        "…with no order between it and a.": lambda p: change(p, "a.norm.X1", after=())
     },
 }
 

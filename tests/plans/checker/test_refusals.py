@@ -155,11 +155,9 @@ ONLY: dict[str, dict[str, Edit]] = {
         "a.s0.B0 round 0: reads param from a.param1 (space 0 bytes 1792..2560), expected a.s0 "
         "param version 0 but it holds a.s1 param version 0": (
             lambda p: reading(p, "a.s0.B0", param="a.param1")
-        ),
+        )
     },
-    "parallel": {
-        "…expected a gradient without microbatch 1, which grad has already": merged_twice,
-    },
+    "parallel": {"…expected a gradient without microbatch 1, which grad has already": merged_twice},
     "pipeline": {
         "a.x1.X0: writes x in a.x0.1 of space '0'": lambda p: writing(p, "a.x1.X0", x="a.x0.1"),
         "a.x1.X0: reads x in a.x1.1 of space '1'": lambda p: reading(p, "a.x1.X0", x="a.x1.1"),
@@ -168,11 +166,9 @@ ONLY: dict[str, dict[str, Edit]] = {
         ),
     },
     "moved": {
-        "a: all segments together train 5 steps, expected 6": lambda p: with_task(p, steps=6),
+        "a: all segments together train 5 steps, expected 6": lambda p: with_task(p, steps=6)
     },
-    "fleet": {
-        "segment 1 ('b'): may run together with segment 0 ('a')": shared_scratch,
-    },
+    "fleet": {"segment 1 ('b'): may run together with segment 0 ('a')": shared_scratch},
 }
 
 # And here it is one of them.
@@ -227,19 +223,19 @@ AMONG: dict[str, dict[str, Edit]] = {
     "parallel": {
         "a.s0.B1 round 1: …expected a.s0 param version 1 but it holds a.s0 param version 0": (
             lambda p: drop(p, "a.s0.X1")
-        ),
+        )
     },
     "offloaded": {
         "…a.s0.B0 round 0 overwrote its bytes, which held a.s1 param": (
             lambda p: retimed(over(p, "a.param1", "a.grad0"))
-        ),
+        )
     },
     "moved": {
         "segment 1: starts at…task 'a'": (
             lambda p: with_segment(
                 p, 1, start_us=p.segments[1].start_us - 1, end_us=p.segments[1].end_us - 1
             )
-        ),
+        )
     },
     "fleet": {
         "…over b.s0.param of a task that program 'a'": (

@@ -273,10 +273,7 @@ def test_a_window_has_numbers_for_all_its_microbatches() -> None:
     assert task.lengths
     for window, lines in (
         (32768, []),
-        (
-            32769,
-            ["a: 2 microbatches in each step of a window of 32769, a table knows 65536"],
-        ),
+        (32769, ["a: 2 microbatches in each step of a window of 32769, a table knows 65536"]),
     ):
         lengths = replace(task.lengths, window=window)
         made = replace(plan, tasks=(replace(task, lengths=lengths),))
