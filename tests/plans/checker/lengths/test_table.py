@@ -57,35 +57,31 @@ def test_a_sound_table_is_passed(tmp_path: Path) -> None:
     assert found(tmp_path / "p.json", SOUND) == []
 
 
+BEYOND = "tokens of {} sample(s), expected at most 256; beyond that with sample {} of {} tokens"
+
+
+def put(rows: Rows, step: int, column: int, entry: int) -> Rows:
+    """The table with another entry."""
+    made = [list(row) for row in rows]
+    made[step][column] = entry
+    return made
+
+
 @pytest.mark.parametrize(
-    ("step", "column", "entry", "line"),
+    ("place", "line"),
     [
-        (0, 1, 2, "a: step 3: sample 2 is in microbatch 2, but the round has 2"),
-        (2, 4, 1, "a: step 5: sample 1 is in microbatch 1, but the round has 1"),
-        (3, 4, 65535, "a: step 6: sample 6 is in microbatch 65535, but the round has 2"),
-        (
-            0,
-            0,
-            1,
-            "a: step 3: microbatch 1 has 456 tokens of 3 sample(s), expected at most 256; "
-            "beyond that with sample 3 of 250 tokens",
-        ),
-        (
-            3,
-            4,
-            1,
-            "a: step 6: microbatch 1 has 257 tokens of 2 sample(s), expected at most 256; "
-            "beyond that with sample 6 of 7 tokens",
-        ),
+        ((0, 1, 2), "a: step 3: sample 2 is in microbatch 2, but the round has 2"),
+        ((2, 4, 1), "a: step 5: sample 1 is in microbatch 1, but the round has 1"),
+        ((3, 4, 65535), "a: step 6: sample 6 is in microbatch 65535, but the round has 2"),
+        ((0, 0, 1), f"a: step 3: microbatch 1 has 456 {BEYOND.format(3, 3, 250)}"),
+        ((3, 4, 1), f"a: step 6: microbatch 1 has 257 {BEYOND.format(2, 6, 7)}"),
     ],
 )
 def test_what_is_wrong_is_told_by_step_and_sample(
-    tmp_path: Path, step: int, column: int, entry: int, line: str
+    tmp_path: Path, place: tuple[int, int, int], line: str
 ) -> None:
     """With both numbers."""
-    rows = [list(row) for row in SOUND]
-    rows[step][column] = entry
-    assert found(tmp_path / "p.json", rows) == [line]
+    assert found(tmp_path / "p.json", put(SOUND, *place)) == [line]
 
 
 @pytest.mark.parametrize("rows", [SOUND[:3], [*SOUND, SOUND[0]]])
@@ -102,9 +98,7 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
     """A table that is sound, but not the one of the plan."""
     path = tmp_path / "p.json"
     plan = planned(path, SOUND)
-    other = [list(row) for row in SOUND]
-    other[3][1] = 0
-    write(table_path(path, "a"), [np.array(row) for row in other])
+    write(table_path(path, "a"), [np.array(row) for row in put(SOUND, 3, 1, 0)])
     with pytest.raises(plans.InvalidPlan, match=r"its sha256 is .*, that of the table of a"):
         plans.prove_tables(plan, path)
 
@@ -127,8 +121,7 @@ def test_samples_of_other_lengths_are_refused(
 
 def test_without_lengths_all_but_tokens_is_proven(tmp_path: Path) -> None:
     """Numbers of microbatches need no lengths."""
-    rows = [list(row) for row in SOUND]
-    rows[0][0], rows[0][1] = 1, 2
+    rows = put(put(SOUND, 0, 0, 1), 0, 1, 2)
     (line,) = found(tmp_path / "p.json", rows, None)
     assert "sample 2 is in microbatch 2" in line
 
@@ -155,10 +148,7 @@ def judging(path: Path, row: list[int]) -> Plan:
         ),
         (
             [0, 2, 1, 3, 0, 0, 3],
-            [
-                "a.evaluation: microbatch 3 has 257 tokens of 2 sample(s), expected at most 256; "
-                "beyond that with sample 6 of 7 tokens"
-            ],
+            [f"a.evaluation: microbatch 3 has 257 {BEYOND.format(2, 6, 7)}"],
         ),
     ],
 )
@@ -210,48 +200,34 @@ def test_a_sound_table_of_windows_is_passed(tmp_path: Path) -> None:
     assert list(tables(plan, tmp_path / "p.json", {"a": LENGTHS})) == []
 
 
+BEHIND = (
+    "a: step 6: sample 6 goes to a step behind 6, the last one of its window, which begins with "
+    "step {}"
+)
+FEWER = "a: step 6: gets 4 samples of its window, expected 5"
+
+
 @pytest.mark.parametrize(
-    ("step", "column", "entry", "lines"),
+    ("place", "lines"),
     [
         (
-            1,
-            0,
-            2,  # sample 6 comes to step 4 as well
+            (1, 0, 2),  # sample 6 comes to step 4 as well
             [
                 "a: step 3: gets 4 samples of its window, expected 5",
                 "a: step 4: gets 6 samples of its window, expected 5; beyond that with sample 3",
             ],
         ),
-        (
-            3,
-            4,
-            5,
-            [
-                "a: step 6: sample 6 goes to a step behind 6, the last one of its window, which "
-                "begins with step 5",
-                "a: step 6: gets 4 samples of its window, expected 5",
-            ],
-        ),
-        (3, 0, 1, ["a: step 5: sample 2 is in microbatch 1, but the round has 1"]),
-        (
-            0,
-            4,
-            3,
-            [
-                "a: step 4: microbatch 1 has 310 tokens of 2 sample(s), expected at most 256; "
-                "beyond that with sample 3 of 250 tokens"
-            ],
-        ),
+        ((3, 4, 5), [BEHIND.format(5), FEWER]),
+        ((3, 0, 1), ["a: step 5: sample 2 is in microbatch 1, but the round has 1"]),
+        ((0, 4, 3), [f"a: step 4: microbatch 1 has 310 {BEYOND.format(2, 3, 250)}"]),
     ],
 )
 def test_what_is_wrong_in_a_window_is_told_by_step_and_sample(
-    tmp_path: Path, step: int, column: int, entry: int, lines: list[str]
+    tmp_path: Path, place: tuple[int, int, int], lines: list[str]
 ) -> None:
     """A step that gets one more, another one less; a step beyond the window; microbatches and
     tokens of the step that a sample went to."""
-    rows = [list(row) for row in MOVED]
-    rows[step][column] = entry
-    plan = planned(tmp_path / "p.json", rows, window=2)
+    plan = planned(tmp_path / "p.json", put(MOVED, *place), window=2)
     assert list(tables(plan, tmp_path / "p.json", {"a": LENGTHS})) == lines
 
 
@@ -259,11 +235,7 @@ def test_the_last_window_may_be_shorter(tmp_path: Path) -> None:
     """Three steps and one; nothing goes to the second step of the last window."""
     rows = [[0, 0, 1, 0, 2], [0, 2, 2, 2, 2], [4] * BATCH, [0, 1, 0, 0, 2]]
     plan = planned(tmp_path / "p.json", rows, window=3)
-    assert list(tables(plan, tmp_path / "p.json")) == [
-        "a: step 6: sample 6 goes to a step behind 6, the last one of its window, which begins "
-        "with step 6",
-        "a: step 6: gets 4 samples of its window, expected 5",
-    ]
+    assert list(tables(plan, tmp_path / "p.json")) == [BEHIND.format(6), FEWER]
 
 
 def test_a_window_has_numbers_for_all_its_microbatches() -> None:
@@ -366,9 +338,7 @@ def test_check_proves_the_tables_beside_a_plan(tmp_path: Path) -> None:
     assert part.code == 0
     assert "a: how many tokens its microbatches get was not looked at" in part.err
     assert planner_cli("check", path, "--lengths", path).code == 2
-    rows = [list(row) for row in SOUND]
-    rows[0][0] = 1
-    planned(path, rows)
+    planned(path, put(SOUND, 0, 0, 1))
     wrong = planner_cli("check", path, "--lengths", file)
     assert wrong.code == 1
     assert (
