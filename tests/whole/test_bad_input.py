@@ -365,52 +365,38 @@ def test_too_little_time() -> None:
     refused(answer, 4, "raise --time-limit")
 
 
+OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "build profile.json -o new.json": {
+        "--devices": ("0", "-1", "x", "²", "9" * 5000, "1000000000"),
+        "--device-memory": ("0", "-1", "1e3", "nan", "9" * 400, "2000TiB"),
+        "--time-limit": ("0", "-1", "nan", "inf", "soon"),
+        "--seed": ("-1", "1.5", "2147483648"),
+    },
+    "profile work.py:tasks --device-memory 1MiB -o profile.json": {
+        "--devices": ("0", "-1", "x", "1000000"),
+        "--samples": ("0", "x", "1000000"),
+        "--latency-us": ("-1", "1.5", "100000000"),
+        "--h2d": ("1B/s", "0GB/s", "5", "fast"),
+        "--d2h": ("1KB/s",),
+        "--host-memory": ("0",),
+        "--device": ("tpu",),
+    },
+    "run plan.json -o new.jsonl": {"--stall-seconds": ("0", "-1", "nan", "inf", "x")},
+}
+
+
 @pytest.mark.parametrize(
-    "option",
-    [
-        *(("--devices", value) for value in ("0", "-1", "x", "²", "9" * 5000, "1000000000")),
-        *(("--device-memory", value) for value in ("0", "-1", "1e3", "nan", "9" * 400, "2000TiB")),
-        *(("--time-limit", value) for value in ("0", "-1", "nan", "inf", "soon")),
-        *(("--seed", value) for value in ("-1", "1.5", "2147483648")),
-        ("--policy", "luck"),
-    ],
-    ids=lambda option: f"{option[0]} {option[1][:12]}",
+    ("command", "option", "value"),
+    [(call, o, value) for call, own in OPTIONS.items() for o in own for value in own[o]],
+    ids=lambda word: word[:16],
 )
-def test_a_bad_option_of_build(option: tuple[str, str]) -> None:
+def test_a_bad_option(command: str, option: str, value: str) -> None:
     """An impossible value is refused with the option's name, before anything is done."""
+    call = planner_cli if command.startswith("build") else executor_cli
     with nothing_written():
-        answer = planner_cli("build", "profile.json", "-o", "new.json", *option)
-    refused(answer, 2, f"error: argument {option[0]}: ")
+        answer = call(*command.split(), option, value)
+    refused(answer, 2, f"error: argument {option}: " if call is planner_cli else option)
     assert "_" not in answer.err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        *(("--devices", value) for value in ("0", "-1", "x", "1000000")),
-        *(("--samples", value) for value in ("0", "x", "1000000")),
-        *(("--latency-us", value) for value in ("-1", "1.5", "100000000")),
-        *(("--h2d", value) for value in ("1B/s", "0GB/s", "5", "fast")),
-        ("--d2h", "1KB/s"),
-        ("--host-memory", "0"),
-        ("--device", "tpu"),
-    ],
-    ids=" ".join,
-)
-def test_a_bad_option_of_profile(option: tuple[str, str]) -> None:
-    """A machine that cannot be, or that would be measured for hours, is refused at once."""
-    arguments = ("--device-memory", "1MiB", "-o", "profile.json", *option)
-    with nothing_written():
-        answer = executor_cli("profile", "work.py:tasks", *arguments)
-    refused(answer, 2, option[0])
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "x"])
-def test_a_bad_patience(value: str) -> None:
-    """--stall-seconds is a positive number."""
-    with nothing_written():
-        answer = executor_cli("run", "plan.json", "-o", "new.jsonl", "--stall-seconds", value)
-    refused(answer, 2, f"--stall-seconds: {value!r} is not a positive")
 
 
 def writers(output: str) -> list[Answer]:
