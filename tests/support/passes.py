@@ -1,7 +1,7 @@
 """Which device runs which pass of a task when: a few plain ways to put them in order."""
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from planner.orders import Order, Pass, Places, share
 
@@ -74,22 +74,6 @@ def _sorted(where: Where, key: Callable[[Pass], tuple[bool, int]]) -> Order:
     for one, device in where.items():
         orders[device] += [Pass("F", *one), Pass("B", *one)]
     return tuple(tuple(sorted(own, key=lambda p: (*key(p), p.microbatch))) for own in orders)
-
-
-def passes(order: Order, last: int) -> Iterator[tuple[int, Pass]]:
-    """All passes so that running them one by one would be right; the last shard has no F."""
-    queues = [list(own) for own in order]
-    done: set[Pass] = set()
-    while any(queues):
-        before = len(done)
-        for device, queue in enumerate(queues):
-            while queue and _ready(queue[0], done, last):
-                done.add(queue[0])
-                one = queue.pop(0)
-                if one[:2] != ("F", last):
-                    yield device, one
-        if len(done) == before:
-            raise ValueError(f"the order waits in a circle: {[q[0] for q in queues if q]}")
 
 
 def _ready(one: Pass, done: set[Pass], last: int) -> bool:
