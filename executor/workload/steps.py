@@ -26,8 +26,7 @@ from executor.workload.packed import (
     weight_of,
 )
 from executor.workload.task import Task
-from plans.order import judge, task_runs
-from plans.parts import Part, phase_of
+from plans.order import task_runs
 from plans.samples import open_table, places, table_path, table_sha256
 from plans.schema import Lengths, Plan
 from plans.schema import Task as PlanTask
@@ -252,16 +251,6 @@ def _same(where: str, what: str, theirs: object, own: object) -> None:
         )
 
 
-def judged_tokens(part: Part, plan: Plan | None) -> dict[str, tuple[int, ...]]:
-    """The tokens of the microbatches in which tasks are evaluated; without the whole plan, of those
-    that this process has a part in."""
-    if plan:
-        judges = ((task.name, judge(plan, task.name)) for task in plan.tasks)
-        return {name: program.tokens for name, program in judges if program}
-    own = (program for program in part.programs if program.evaluates)
-    return {name: program.tokens[phase_of(0)] for program in own for name in program.tasks}
-
-
 def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:
     """The shapes of all steps of a plan's tasks with lengths."""
     return {
@@ -272,16 +261,3 @@ def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:
         for task in plan.tasks
         if task.lengths
     }
-
-
-def shapes_here(part: Part) -> dict[str, list[Shape]]:
-    """The shapes of those steps that a process has a part in."""
-    found: dict[str, list[Shape]] = {task.name: [] for task in part.tasks if task.lengths}
-    for segment in part.segments.values():
-        program = part.programs[segment.program]
-        for name in found.keys() & segment.steps.keys():
-            first = segment.steps[name]
-            for kind, rounds in segment.kinds or ((0, segment.rounds),):
-                found[name].append(Shape(first, rounds, program.tokens[phase_of(kind)]))
-                first += rounds
-    return found
