@@ -117,7 +117,8 @@ def main() -> int:
     args = parser.parse_args()
     own = lengths(args.file)
     if args.reorder_window > 1:
-        own = own[reorder(own, args.batch, args.reorder_window)]
+        own, rest = np.split(own, [args.steps * args.batch])
+        own = np.concatenate((own[reorder(own, args.batch, args.reorder_window)], rest))
     samples = Samples(own, args.batch)
     every = pools(args.pipelines, int(samples.lengths.max())).items()
     rows = [measured(name, pool, samples, args.steps) for name, pool in every]
