@@ -275,6 +275,10 @@ class _Asked:
         """Its options; the plan's file is read, but not decoded."""
         return self._options(file_sha256(self._arguments.plan))
 
+    def proven(self) -> Plan:
+        """The plan, as it is in the file."""
+        return plans.load(self._arguments.plan)
+
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
         """These tasks of the plan, from their workloads."""
         return load_tasks(wanted, trust=self._arguments.trust_workload)

@@ -37,7 +37,7 @@ from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
 from plans.order import waiting
-from plans.parts import Part, whole
+from plans.part import Part
 from plans.runlog import End
 from plans.schema import Plan
 from profiles import console
@@ -77,7 +77,7 @@ def run(
         )
     earlier = options.earlier
     left = earlier.rest if earlier else plan
-    part = others.part if others else whole(left)
+    part = others.part if others else Part.whole(left)
     with (
         options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
@@ -102,7 +102,7 @@ def run(
         journal = Journal(plan, options, recorder, log, checkpoints)
         if checkpoints:
             checkpoints.clear()
-        replay = Conductor(left, part, store, devices, recorder, options, journal, team)
+        replay = Conductor(part, store, devices, recorder, options, journal, team)
         if earlier:
             replay.leave_out(earlier.over)
             earlier.laps.lap("devices")
@@ -201,10 +201,11 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
 
     The garbage collector passes over what was there before: it stops every thread, and would for
     a tenth of a second each time it goes through all that torch brings along."""
-    apply(part.numerics)
+    apply(part.plan.numerics)
     casts = ring_bytes(part.tasks, part.kind) > 0
     specs, slabs = list(part.devices.values()), list(part.slabs.values())
-    opened = open_devices(specs, slabs, first=part.first, casts=casts)
+    first = part.node_devices.index(min(part.devices))
+    opened = open_devices(specs, slabs, first=first, casts=casts)
     devices = dict(zip(part.devices, opened, strict=True))
     memory = host_memory(specs)
     gc.freeze()

@@ -54,6 +54,9 @@ class Asked(Protocol):
     def options(self) -> Options:
         """Its options, with the hash of the plan's file."""
 
+    def proven(self) -> Plan:
+        """The plan, which process 0 has proven."""
+
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
         """These tasks of the plan, loaded."""
 
@@ -188,7 +191,7 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
         return verdict.code
     with distributed.connected(board, silence_s) as met, left_out():
         try:
-            return distributed.follow(tasks, options, planned, met)
+            return distributed.follow(asked.proven(), tasks, options, planned, met)
         except GantryError as error:
             if met.mesh.tells:
                 console.fail(f"process {world.rank}: {error}", 1)

@@ -78,6 +78,7 @@ def build(
         return _fitted(problem, policy, effort, jobs)[0]
     if output is None:
         raise FormatError("the samples of a task have lengths, so build(output=...) is needed")
+    problem = problem.reordered()
     with TemporaryDirectory() as folder:
         plan, chosen = _fitted(problem, policy, effort, jobs, Path(folder))
         for task, one in zip(plan.tasks, chosen, strict=True):
@@ -123,8 +124,9 @@ def _built(
     packing, known = None, bounds_by_lengths(problem)
     if tables:
         packing = partial(planned, layout=problem.layout, packing=problem.packing)
-        packing = partial(packing, window=problem.reorder_window, alone=len(problem.tasks) == 1)
-        packing = partial(packing, tables=tables, jobs=jobs, done=problem.done)
+        packing = partial(packing, window=problem.reorder_window, orders=problem.orders)
+        packing = partial(packing, alone=len(problem.tasks) == 1, done=problem.done)
+        packing = partial(packing, tables=tables, jobs=jobs)
     searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":
         searches = baselines(problem)

@@ -27,8 +27,7 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     microbatch: dict[str, Positive] = {}  # of each task
     earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
     additions: dict[str, Additions] = {}  # of tasks of which several devices train a layer
-    # Of tasks whose samples moved within windows of steps: the first step, and those of a window.
-    windows: dict[str, tuple[Count, Positive]] = {}
+    reordered: dict[str, Positive] = {}  # of tasks whose samples do not come in their own order
 
 
 class OpRecord(Struct, frozen=True, tag="op", tag_field="type"):

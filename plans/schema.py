@@ -122,8 +122,8 @@ class Lengths(Struct, frozen=True):
     sha256, samples: of the profile's lengths. table: of a file beside the plan, little-endian
     uint16, `batch` for each of the task's steps: the microbatch of each of the step's samples.
     padded: each sequence of a microbatch is extended to the longest one there.
-    window: samples have moved between so many steps, counted from the table's first; their entry is
-    the step within its window times the task's `microbatches`, plus the microbatch.
+    reordered: samples come in another order than their own, which the table begins with: each stays
+    within its window of so many steps; 0: in their own.
     token_draws: for each shard, how many of its `rng_draws` each of `microbatch` tokens adds; ():
     none of any shard.
     Those of an evaluation have a table of one row, of all its samples: the microbatch of each,
@@ -134,7 +134,7 @@ class Lengths(Struct, frozen=True):
     samples: Positive
     table: Sha256
     padded: bool = False
-    window: Positive = 1
+    reordered: Count = 0
     token_draws: tuple[Count, ...] = ()
 
 

@@ -54,6 +54,13 @@ def _unread(path: str | Path, error: OSError) -> FormatError:
     return FormatError(f"{path}: cannot be read: {why}; give the path of a file that can be")
 
 
+class _Head(msgspec.Struct):
+    """What says whose a file is; the rest of the file is passed over."""
+
+    format: Any = None
+    version: Any = None
+
+
 def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     """`data` as a `kind` (a Struct with `format` and `version`); FormatError with the JSON path.
 
@@ -63,21 +70,20 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     expected = kind.__name__.lower()
     other = f"give a {expected} file as a command wrote it"
     try:
-        head = msgspec.json.decode(data, type=dict[str, Any])
+        head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{where}: this is not a {expected} file: {error}; {other}") from None
     except RecursionError:
         text = f"{where}: this is not a {expected} file (nested too deeply); {other}"
         raise FormatError(text) from None
     try:
-        if head.get("format") != expected:
+        if head.format != expected:
             raise FormatError(
-                f"{where}: this is not a {expected} file (format is {head.get('format')!r}); "
-                f"{other}"
+                f"{where}: this is not a {expected} file (format is {head.format!r}); {other}"
             )
-        if head.get("version") != version:
+        if head.version != version:
             raise FormatError(
-                f"{where}: {expected} version {head.get('version')!r} is not supported; "
+                f"{where}: {expected} version {head.version!r} is not supported; "
                 f"this Gantry reads version {version}, make the file again"
             )
         return msgspec.json.decode(data, type=kind, strict=True)

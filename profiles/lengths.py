@@ -85,6 +85,16 @@ def _load(profile: str | Path, name: str, said: Lengths) -> NDArray[np.uint32]:
     return mapped
 
 
+def reorder(lengths: ArrayLike, batch: int, window: int) -> NDArray[np.uint32]:
+    """All samples in another order, by number: those of each window of so many steps of `batch`
+    samples from the longest on, so that long ones meet in few steps. No sample leaves its window.
+    """
+    own, size = np.asarray(lengths, np.int64), batch * window
+    begins = range(0, len(own), size)
+    parts = [begin + np.argsort(-own[begin : begin + size], kind="stable") for begin in begins]
+    return np.concatenate(parts).astype(_KIND)
+
+
 def of_step(step: int, batch: int, samples: int, steps: int = 1) -> NDArray[np.int64]:
     """The numbers of the samples of a step, of so many samples in all; or of several from it on."""
     return (step * batch + np.arange(steps * batch)) % samples

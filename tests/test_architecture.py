@@ -83,7 +83,7 @@ MAY_IMPORT = {
         "timing": "ops schema",
         "view": "timing schema",
         "order": "view timing ops schema",
-        "parts": "order view timing ops schema",
+        "part": "order schema",
         "trace": "runlog timing schema",
         "checker": "order view timing ties samples ops schema prediction",
         "__main__": "runlog schema",

@@ -27,15 +27,15 @@ from executor.replay import (
     Settings,
     Setup,
     Team,
+    programs_of,
     task_states,
     trouble,
 )
 from executor.shards import HostStore, places_of
-from plans.order import due_of, first_steps, waiting
-from plans.parts import Part
+from plans.order import due_of, waiting
+from plans.part import Part
 from plans.runlog import DropRecord, PlaceRecord, StopRecord
 from plans.schema import Device as PlanDevice
-from plans.schema import Plan
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -58,12 +58,11 @@ class Led(Team, Protocol):
 class Conductor:
     """Replays a plan on open devices; call `execute` once, then read the public attributes.
 
-    `part`: of the plan, this process' own; `devices`: those of it, by number; others are led.
+    `part`: of the plan, this process' own, with its `devices`, by number; others are led.
     `whole`: a signal ended the run where states are whole."""
 
     def __init__(
         self,
-        plan: Plan,
         part: Part,
         store: HostStore,
         devices: Mapping[int, Device],
@@ -72,13 +71,13 @@ class Conductor:
         listener: Listener,
         team: Led | None = None,
     ) -> None:
-        self._plan, self._part = plan, part
+        plan = self._plan = part.plan
+        self._part = part
         self._store, self._recorder = store, recorder
         self._settings, self._listener = settings, listener
         self._halt = Halt()
         self._turns = Turns(plan)
         self._noted: deque[Failure] = deque()  # whose tasks are to be dropped
-        self._first_steps = first_steps(plan)
         self._seen: set[str] = set()  # programs
         self._active: dict[int, Activity] = {}
         self._watch = Watch(plan, settings, self._turns)
@@ -94,12 +93,10 @@ class Conductor:
         self._swaps = bool(waiting(plan))  # whether tasks take turns in the store
         self.places = places_of(devices)
         source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
-        self._tasks = task_states(
-            part, store.tasks, source, settings.tables, *told, plan=plan, alone=not team
-        )
+        self._tasks = task_states(part, store.tasks, source, settings.tables, *told, alone=not team)
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, team
-        self._setup = Setup(self.places, self._tasks, store, *shared)
+        self._setup = Setup(part, programs_of(part), self.places, self._tasks, store, *shared)
 
     @property
     def peaks(self) -> list[tuple[int, int]]:
@@ -217,7 +214,7 @@ class Conductor:
         for index, one in made.items():
             self._turns.begin(index)
             if not one.evaluates:
-                for name in self._first_steps[index]:
+                for name in self._part.steps[index]:
                     self._unkept.pop(name, None)
             one.start()
 
@@ -234,15 +231,14 @@ class Conductor:
     def _segment(self, index: int) -> Activity:
         for name in self._turns.tasks[index]:
             self._store.fetch(name)
-        program = self._plan.segments[index].program
-        metered = program not in self._seen
+        segment = self._plan.segments[index]
+        metered = segment.program not in self._seen
         made: SegmentRun | None = None
-        if own := self._part.segments.get(index):
-            known = self._part.program(index)
+        if self._part.runs(segment):
             if index in self._placed:
-                own = replace(own, devices={0: self._placed[index]})
-            made = SegmentRun(index, known, own, self._setup, metered=metered)
-        self._seen.add(program)
+                segment = replace(segment, devices=(self._placed[index],))
+            made = SegmentRun(index, segment, self._setup, metered=metered)
+        self._seen.add(segment.program)
         self._recorder.latest[index] = time.perf_counter()
         if self._team:
             return self._team.begin(index, self._setup, made, metered=metered)
@@ -258,7 +254,7 @@ class Conductor:
             one.clear()
             return
         one.close()
-        for name, first in self._first_steps[index].items():
+        for name, first in self._part.steps[index].items():
             if one.stopped or name in self.dropped:
                 continue
             if one.evaluates:

@@ -27,7 +27,9 @@ from executor.distributed.links import (
     Clock,
     GroupWire,
     Mesh,
+    Pair,
     connections,
+    crossing,
     grouped,
     wires,
 )
@@ -42,7 +44,8 @@ from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
-from plans.parts import Pair, Part, parts
+from plans.order import Reached, host_bytes, rest
+from plans.part import Part
 from plans.schema import Plan
 from profiles import console
 from profiles.console import Interrupted, heard
@@ -69,14 +72,19 @@ class Met:
         """The wires of this process' devices, and the carrier of its node's store, `flat`."""
         try:
             backend = backend_of(part.kind)
-            made = wires(part.pair_count, part.pairs, part.ranks.__getitem__, backend)
+            made = wires(crossing(part), part.ranks.__getitem__, backend)
             return made, carrier(part, flat)
         except (RuntimeError, RunError) as error:
             why = self.mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
             raise RunError(why) from None
 
     def store(self, part: Part) -> SharedMemory:
-        return node_store(self.world, self.mesh, part.store_bytes)
+        return node_store(self.world, self.mesh, host_bytes(part.plan))
+
+    def part(self, plan: Plan, reached: Reached | None) -> Part:
+        """The part of this process of a plan, or of what is left of it."""
+        left = rest(plan, reached) if reached else plan
+        return Part(left, self.world.ranks(plan), self.world.rank)
 
 
 class _Others:
@@ -86,19 +94,15 @@ class _Others:
         self._lead: Lead | None = None
         self._ready = ready
         self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
-        earlier = options.earlier
-        self._left = earlier.rest if earlier else plan
-        self._ranks = met.world.ranks(plan)
-        self._parts = parts(self._left, self._ranks)
-        self.part = self._parts[0]
-        files = earlier.reached.files if earlier else None
+        reached = options.earlier.reached if options.earlier else None
+        self.part = met.part(plan, reached)
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(machine_id(), self._parts[rank], files))
+            met.mesh.send(rank, Welcome(machine_id(), reached))
         self._memory = met.store(self.part)
         self.store = Shared(self._memory.flat, fills=True, bring=self._bring)
 
     def joined(self) -> Lead:
-        met, mesh, world = self._met, self._met.mesh, self._met.world
+        met, mesh, part = self._met, self._met.mesh, self.part
         waiting, deadline = set(mesh.others), time.monotonic() + met.prepare_s
         while waiting:
             rank, message = mesh.receive(waiting, deadline)
@@ -111,12 +115,11 @@ class _Others:
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, carried = met.connect(self.part, self._memory.flat)
+        wires, carried = met.connect(part, self._memory.flat)
         self._ready.set()
-        firsts = [world.first(node) for node in range(world.nodes)]
-        jobs = Jobs(self._left, mesh, carried, self._memory, firsts, self._limit_s)
-        rank_of = self._ranks.__getitem__
-        self._lead = Lead(self._left, self._parts, mesh, rank_of, wires, jobs)
+        firsts = list(part.firsts.values())
+        jobs = Jobs(part.plan, mesh, carried, self._memory, firsts, self._limit_s)
+        self._lead = Lead(part, mesh, wires, jobs)
         mesh.listen(self._lead.hear)
         return self._lead
 
@@ -152,11 +155,11 @@ def goodbye(met: Met, code: int) -> int:
     return code
 
 
-def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
+def follow(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     """Do what process 0 says until the end; the exit code. It tells what went wrong, unless it is
     gone: RunError."""
     try:
-        code = _followed(tasks, options, cut, met)
+        code = _followed(plan, tasks, options, cut, met)
     except RunError:
         if met.mesh.loss(_NEWS_S) and 0 in met.mesh.codes:
             return met.mesh.codes[0]
@@ -168,17 +171,18 @@ def follow(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> in
     return code
 
 
-def _followed(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
+def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) -> int:
     mesh, world = met.mesh, met.world
     with ExitStack() as stack:
         joined = stack.enter_context(_getting_ready(met))
         welcome = mesh.expect(0, Welcome)
-        part = welcome.part
+        reached = welcome.reached
+        part = met.part(plan, reached)
         memory = met.store(part)
         try:
             devices, pages = stack.enter_context(driver.machine(part))
             source = default_source(part.kind)
-            saved = checkpoint.load(options.resume, part.tasks, welcome.files)
+            saved = checkpoint.load(options.resume, part.tasks, reached.files if reached else None)
             shared = Shared(memory.flat, world.rank == world.first(world.node))
             store = HostStore(part, tasks, pages, source, saved, cut, None, shared)
             for device in devices.values():
@@ -192,7 +196,7 @@ def _followed(tasks: Sequence[Task], options: Options, cut: Cutter, met: Met) ->
         mesh.expect(0, Join)
         wires, carried = met.connect(part, memory.flat)
         joined.set()
-        peers = Peers(world.rank, mesh, part.ranks.__getitem__, wires, clock)
+        peers = Peers(part, mesh, wires, clock)
         recorder = Recorder(part.tasks, 0.0, world.rank)
         worker = Worker(part, store, devices, recorder, options, peers, carried)
         mesh.listen(worker.hear)

@@ -6,11 +6,11 @@ others    replay their part, tell each other of their ops, and stop or finish wh
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from executor.distributed.jobs import Jobs
-from executor.distributed.links import Clock, GroupWire, Mesh
+from executor.distributed.links import Clock, GroupWire, Mesh, Pair
 from executor.distributed.messages import (
     Ask,
     Begin,
@@ -34,9 +34,8 @@ from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError
 from executor.replay import Activity, Failure, SegmentRun, Setup
-from plans.order import first_steps
-from plans.parts import Pair, Part
-from plans.schema import Plan
+from plans.part import Part
+from plans.schema import Op, Segment
 
 _ANSWER_S = 1.0  # that others have to say what they are doing
 
@@ -47,18 +46,16 @@ class Lead(Peers):
 
     def __init__(
         self,
-        plan: Plan,
-        parts: Mapping[int, Part],
+        part: Part,
         mesh: Mesh,
-        rank_of: Callable[[int], int],
         wires: Mapping[Pair, GroupWire],
         jobs: Jobs,
     ) -> None:
-        super().__init__(0, mesh, rank_of, wires, Clock())
+        super().__init__(part, mesh, wires, Clock())
         self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
-        self._plan, self._parts = plan, parts
-        self._first_steps = first_steps(plan)
+        self._part, self._plan = part, part.plan
+        self._ops: dict[tuple[str, tuple[int, ...]], dict[int, list[Op]]] = {}
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
 
@@ -67,22 +64,31 @@ class Lead(Peers):
         self._setup = setup
         segment = self._plan.segments[index]
         program = self._plan.program(segment.program)
-        others = sorted({*map(self.rank, segment.devices)} - {self.me})
+        others = sorted({*self._part.owners(segment)} - {self.me})
         made = LedSegment(self, setup, index, own, others, segment.rounds)
         made.evaluates = program.evaluates
         self._segments[index] = made
         if not program.evaluates:
-            for name, first in self._first_steps[index].items():
+            for name, first in self._part.steps[index].items():
                 task = setup.tasks[name]
                 task.rng.go_on(first, task.host.rng_state)
+        ops = self._ops_of(segment)
         for rank in others:
-            part = self._parts[rank].program(index)
             states = [
-                parcel(setup.tasks[name], first, roles_of(part, name), begins=True)
-                for name, first in self._first_steps[index].items()
+                parcel(setup.tasks[name], first, roles_of(ops[rank], name), begins=True)
+                for name, first in self._part.steps[index].items()
             ]
             made.messages[rank] = Begin(index, metered, states)
         return made
+
+    def _ops_of(self, segment: Segment) -> Mapping[int, Sequence[Op]]:
+        """The ops of a segment's program, by process."""
+        key = segment.program, self._part.owners(segment)
+        if key not in self._ops:
+            found = self._ops[key] = {rank: [] for rank in key[1]}
+            for op in self._plan.program(segment.program).ops:
+                found[key[1][op.queue.device]].append(op)
+        return self._ops[key]
 
     def bring(self, task: str) -> None:
         """Let the store of this node have all of a task, from wherever it is trained."""

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from executor.distributed.values import Parcel
-from plans.parts import Part
+from plans.order import Reached
 from plans.runlog import OpRecord
 
 
@@ -27,12 +27,11 @@ class Beat(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The run begins. machine: of process 0, see `world.machine_id`; files: the tasks' checkpoints,
-    where it goes on from those of an earlier start."""
+    """The run begins. machine: of process 0, see `world.machine_id`; reached: where an earlier
+    start of the run was kept that it goes on from."""
 
     machine: str
-    part: Part
-    files: dict[str, str] | None
+    reached: Reached | None
 
 
 class Store(Message, frozen=True):

@@ -3,7 +3,7 @@ counters of optimizers and schedulers, module buffers. It goes with the messages
 segment's parts, and comes back with those that end them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -11,15 +11,15 @@ from executor.distributed.values import Parcel, pack, pack_spec, unpack, unpack_
 from executor.numerics import LossScale
 from executor.optim import Carried
 from executor.replay import TaskState
-from plans.parts import ProgramPart
+from plans.schema import Op
 
 Roles = Mapping[int, tuple[bool, bool]]  # by shard: it has forwards here, and updates
 
 
-def roles_of(program: ProgramPart, task: str) -> Roles:
-    """The shards of a task of which a process with this part of a program has forwards or
+def roles_of(ops: Iterable[Op], task: str) -> Roles:
+    """The shards of a task of which a process with these ops of a program has forwards or
     updates."""
-    own = [op.name for op in program.ops]
+    own = [op.name for op in ops]
     runs = {name.number for name in own if name.task == task and name.kind in "FBI"}
     updates = {name.number for name in own if name.task == task and name.kind == "U"}
     return {number: (number in runs, number in updates) for number in runs | updates}

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from executor.distributed.links import Clock, GroupWire, Mesh
+from executor.distributed.links import Clock, GroupWire, Mesh, Pair
 from executor.distributed.messages import Heard
 from executor.distributed.values import pack_facts, unpack_facts
 from executor.errors import RunError
 from executor.replay import News, Stopped, Wire
-from plans.parts import Pair
+from plans.part import Part
 
 T = TypeVar("T")
 
@@ -43,27 +43,22 @@ class _Guarded:
 
 
 class Peers:
-    """The processes of a run, for one of them; `rank_of` says which has a device."""
+    """The processes of a run, for the one that has this part of the plan."""
 
     def __init__(
-        self,
-        me: int,
-        mesh: Mesh,
-        rank_of: Callable[[int], int],
-        wires: Mapping[Pair, GroupWire],
-        clock: Clock,
+        self, part: Part, mesh: Mesh, wires: Mapping[Pair, GroupWire], clock: Clock
     ) -> None:
-        self.me = me
+        self.me = part.me
         self.clock = clock
         self.mesh = mesh
-        self._rank_of, self._wires = rank_of, wires
+        self._ranks, self._wires = part.ranks, wires
         self._hear: dict[int, Callable[[News], None]] = {}
         self._early: dict[int, list[News]] = {}
         self._lock = threading.Lock()
 
     def rank(self, device: int) -> int:
         """The process that has a device of the plan."""
-        return self._rank_of(device)
+        return self._ranks[device]
 
     def tell(self, rank: int, segment: int, news: News) -> None:
         """Send news of a segment to a process."""

@@ -41,11 +41,12 @@ from executor.replay import (
     SegmentRun,
     Settings,
     Setup,
+    programs_of,
     task_states,
 )
 from executor.shards import HostStore, places_of
 from executor.workload import OnPart
-from plans.parts import Part
+from plans.part import Part
 from plans.runlog import OpRecord
 
 _LEAD = 0
@@ -78,7 +79,7 @@ class Worker:
         locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
         shared = recorder, self._halt, settings, self._failed, locks, peers
         self._tick_s = settings.limits.tick_s
-        self._setup = Setup(self._places, self._tasks, store, *shared)
+        self._setup = Setup(part, programs_of(part), self._places, self._tasks, store, *shared)
 
     def hear(self, rank: int, message: Message) -> None:
         """Take a message in, from the thread of its process."""
@@ -132,14 +133,14 @@ class Worker:
 
     def _begin(self, message: Begin) -> None:
         index = message.segment
-        segment, program = self._part.segments[index], self._part.program(index)
+        segment = self._part.plan.segments[index]
         try:
             for known in message.states:
                 take(self._tasks[known.task], known)
             self._recorder.latest[index] = time.perf_counter()
-            one = SegmentRun(index, program, segment, self._setup, metered=message.metered)
+            one = SegmentRun(index, segment, self._setup, metered=message.metered)
         except Exception as error:
-            self._failed(Failure(program.tasks, text_of(error)))
+            self._failed(Failure(self._part.plan.trained(segment), text_of(error)))
             self._send(Ended(index, True, (), {}))
             return
         self._active[index] = one
@@ -173,17 +174,17 @@ class Worker:
             one.clear()
             states = list[Parcel]()
         else:
-            states = [] if self._part.program(index).evaluates else self._states(index, one)
+            states = [] if one.evaluates else self._states(index, one)
         peaks = {n: (p.peak_bytes, p.late_allocations) for n, p in self._places.items()}
         self._peers.forget(index)
         self._send(Ended(index, one.stopped, states, peaks))
 
     def _states(self, index: int, one: SegmentRun) -> list[Parcel]:
-        program, made = self._part.program(index), []
-        for name, first in self._part.segments[index].steps.items():
+        ops, made = self._setup.sides(self._part.plan.segments[index]).ops, []
+        for name, first in self._part.steps[index].items():
             task = self._tasks[name]
             task.replicas.settle()
-            made.append(parcel(task, first + one.rounds, roles_of(program, name), begins=False))
+            made.append(parcel(task, first + one.rounds, roles_of(ops, name), begins=False))
         return made
 
     def _told(self, task: str, evaluates: bool) -> OnPart:

@@ -18,10 +18,9 @@ import torch
 import torch.distributed as dist
 
 from executor.devices import Device, HostMemory, apart, backend_of, until
-from executor.distributed.links import GroupWire, wires
+from executor.distributed.links import GroupWire, Pair, wires
 from executor.errors import RunError, text_of
 from executor.profiling import links
-from plans.parts import Pair
 from profiles.errors import GantryError
 from profiles.schema import Link, Rate
 
@@ -125,8 +124,7 @@ class Others:
             self.told()
         every = [pair for _, other in self.partners for pair in ((0, other), (other, 0))]
         found, me = [], dist.get_rank()
-        own = {number: pair for number, pair in enumerate(every) if me in pair}
-        made = partial(wires, len(every), own, lambda rank: rank)
+        made = partial(wires, every, lambda rank: rank)
         lines, news = made(backend), made("gloo")
         with _all_there():
             for kind, other in self.partners:

@@ -142,9 +142,9 @@ def _header(plan: Plan, options: Options, origin: float) -> Header:
             task.name: task.earlier_microbatch for task in plan.tasks if task.earlier_microbatch
         },
         additions=additions(plan),
-        windows={
-            task.name: (task.done, task.lengths.window)
+        reordered={
+            task.name: task.lengths.reordered
             for task in plan.tasks
-            if task.lengths and task.lengths.window > 1
+            if task.lengths and task.lengths.reordered
         },
     )

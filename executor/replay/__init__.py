@@ -5,6 +5,7 @@ from executor.replay.failures import Failure, trouble
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
+from executor.replay.sides import Sides, programs_of
 from executor.replay.task_state import Norming, TaskState, task_states
 from executor.replay.team import Facts, News, Team, Wire
 from executor.replay.tickets import Halt, Stopped
@@ -22,10 +23,12 @@ __all__ = [
     "SegmentRun",
     "Settings",
     "Setup",
+    "Sides",
     "Stopped",
     "TaskState",
     "Team",
     "Wire",
+    "programs_of",
     "task_states",
     "trouble",
 ]

@@ -11,20 +11,26 @@ from executor.numerics import UnattributedDraw
 from executor.replay.failures import Failure
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
+from executor.replay.sides import Seen, Sides
 from executor.replay.task_state import TaskState
 from executor.replay.team import Team
 from executor.replay.tickets import Halt, Stopped
 from executor.shards import HostStore, Place
+from plans.part import Part
+from plans.schema import Segment
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Shared by all activities of a run. places: the devices of this process, by number. locks: one
-    for each device, if its ops may not overlap. team: the other processes, if there are some.
+    """Shared by all activities of a run. part: of the plan, this process' own; programs: as it sees
+    them, see `programs_of`. places: its devices, by number. locks: one for each of them, if its ops
+    may not overlap. team: the other processes, if there are some.
 
     `failed` is called from any thread with the failure of an op; its activity stops by itself.
     """
 
+    part: Part
+    programs: Mapping[Seen, Sides]
     places: Mapping[int, Place]
     tasks: Mapping[str, TaskState]
     store: HostStore
@@ -34,6 +40,10 @@ class Setup:
     failed: Callable[[Failure], None]
     locks: Mapping[int, threading.Lock]
     team: Team | None = None
+
+    def sides(self, segment: Segment) -> Sides:
+        """The program of a segment."""
+        return self.programs[segment.program, self.part.owners(segment)]
 
 
 class Activity:

@@ -22,12 +22,12 @@ from executor.replay.activity import Setup
 from executor.replay.crossing import Crossing
 from executor.replay.ops import Run, Work, run_of
 from executor.replay.settings import Settings
-from executor.replay.sides import BEGUN, READY, Sides, lane_of
-from executor.replay.tickets import ENTER, LEAVE, Job, Launch, OnDone, Stream, Ticket
+from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of
+from executor.replay.tickets import Job, Launch, OnDone, Stream, Ticket
 from executor.shards import Place
 from plans.checker import value_bytes
-from plans.parts import ProgramPart, SegmentPart
-from plans.schema import Op, Role
+from plans.schema import Op, Program, Role, Segment
+from plans.timing import kinds_of
 
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
 
@@ -39,12 +39,13 @@ UNPLANNED = (
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """Makes the jobs of a segment. metered: transients of ops are measured in the first round. Only
-    with other processes there is a `crossing`; `check` may raise to end a wait."""
+    """Makes the jobs of a segment. steps: of each task, what round 0 trains. metered: transients of
+    ops are measured in the first round. Only with other processes there is a `crossing`; `check`
+    may raise to end a wait."""
 
     setup: Setup
-    program: ProgramPart
-    segment: SegmentPart
+    segment: Segment
+    steps: Mapping[str, int]
     sides: Sides
     streams: Mapping[str, Stream]
     crossing: Crossing | None
@@ -54,13 +55,8 @@ class Maker:
     @cached_property
     def places(self) -> dict[int, Place]:
         """The devices of this process, by their numbers in the program."""
-        devices = self.segment.devices
-        return {number: self.setup.places[devices[number]] for number in self.program.memory}
-
-    @cached_property
-    def spaces(self) -> dict[str, int]:
-        """The number of the device where each buffer of the program lies."""
-        return {buffer.name: int(buffer.space) for buffer in self.program.buffers}
+        places, devices = self.setup.places, enumerate(self.segment.devices)
+        return {number: places[device] for number, device in devices if device in places}
 
     @cached_property
     def flats(self) -> dict[str, Tensor]:
@@ -73,11 +69,13 @@ class Maker:
         return {**self.setup.store.flats, **views}
 
     @cached_property
-    def in_round(self) -> frozenset[str]:
-        """The ops of rounds of any kind."""
-        phases = self.program.phases.items()
-        rounds = (part for name, part in phases if name not in (ENTER, LEAVE))
-        return frozenset(op.id for part in rounds for op in part.ops)
+    def tokens(self) -> dict[str, tuple[int, ...]]:
+        """The most of each microbatch, by phase."""
+        return {phase_of(n): kind.tokens for n, kind in enumerate(kinds_of(self.program))}
+
+    @property
+    def program(self) -> Program:
+        return self.sides.program
 
     def job(self, phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
         """The job of an op of a phase, with its own ticket and those that it waits for; None where
@@ -105,7 +103,7 @@ class Maker:
         bytes of the value in each role; of an X those that this process has."""
         name, place, memory = op.name, self.places[number], self.program.memory[number]
         task = self.setup.tasks[name.task]
-        evaluates, tokens = self.program.evaluates, self.program.tokens.get(phase, ())
+        evaluates, tokens = self.program.evaluates, self.tokens.get(phase, ())
         if name.kind in "FBIW":
             task.replicas.on(name.number, place).train(not evaluates)
         place.took(memory.slab_bytes)
@@ -121,13 +119,13 @@ class Maker:
             task,
             feed,
             place,
-            first_step=feed.number(self.segment.steps[name.task]),
+            first_step=feed.number(self.steps[name.task]),
             memory=memory,
             metered=self.metered and op.stream.endswith("compute"),
             reads=cut(op.reads),
             writes=cut(op.writes),
             evaluates=evaluates,
-            halves=f"{name.task}.{name.item}{name.number}.I{name.index}" in self.in_round,
+            halves=f"{name.task}.{name.item}{name.number}.I{name.index}" in self.sides.in_round,
         )
 
     def _run(self, work: Work, waits: Sequence[Ticket]) -> Run:
@@ -137,7 +135,7 @@ class Maker:
         devices, lane = self.segment.devices, lane_of(work.op.stream)
         if lane:
             return self.crossing.receiver(work, self.streams[work.op.stream + BEGUN])
-        (target,) = (self.spaces[name] for name in work.op.writes.values())
+        (target,) = (self.sides.spaces[name] for name in work.op.writes.values())
         if target in self.places:
             return run_of(work)
         ends = devices[work.op.queue.device], devices[target]
@@ -147,8 +145,9 @@ class Maker:
         """Those of all devices that the op works on, if no two of their ops may overlap."""
         if not self.setup.locks:
             return []
-        written = (self.places.get(self.spaces.get(name, -1)) for name in work.op.writes.values())
-        numbers = {place.number for place in (work.place, *written) if place}
+        spaces, written = self.sides.spaces, work.op.writes.values()
+        targets = (self.places.get(spaces.get(name, -1)) for name in written)
+        numbers = {place.number for place in (work.place, *targets) if place}
         return [self.setup.locks[number] for number in sorted(numbers)]
 
 

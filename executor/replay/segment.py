@@ -12,7 +12,7 @@ from executor.replay.activity import Activity, Setup
 from executor.replay.crossing import Crossing, Remote, heed
 from executor.replay.failures import Failure
 from executor.replay.launches import Maker
-from executor.replay.sides import BEGUN, lane_of, sides
+from executor.replay.sides import BEGUN, lane_of, phase_of
 from executor.replay.team import Facts
 from executor.replay.tickets import (
     END,
@@ -26,8 +26,7 @@ from executor.replay.tickets import (
     spans_of,
 )
 from plans.ops import parse_stream
-from plans.parts import ProgramPart, SegmentPart, phase_of
-from plans.schema import Op
+from plans.schema import Op, Segment
 from plans.timing import RoundKinds, plan_stream
 
 _ALL = "all streams"  # waited for at the beginning of a phase
@@ -39,8 +38,7 @@ class SegmentRun(Activity):
     def __init__(
         self,
         index: int,
-        program: ProgramPart,
-        segment: SegmentPart,
+        segment: Segment,
         setup: Setup,
         *,
         metered: bool,
@@ -48,31 +46,33 @@ class SegmentRun(Activity):
         super().__init__(setup)
         self._index = index
         self._segment = segment
-        self._first_steps = segment.steps
+        self._first_steps = setup.part.steps[index]
+        self._sides = setup.sides(segment)
+        program = self._sides.program
         self._tasks = [setup.tasks[name] for name in program.tasks]
         self.evaluates = program.evaluates
         self._laps = Laps(segment.rounds)
         team = setup.team
-        self._sides = sides(program, self._rank)
+        others = self._sides.busy - {setup.part.me}
         self._crossing: Crossing | None = None
-        if team and segment.ranks:
+        if team and others:
             self._crossing = Crossing(index, team, setup.store.flats.keys(), self._halt)
-        self._load(program)
+        self._load()
         phases = self._sides.phases
         self._spans = spans_of(phases)
         self._streams = {n: self._stream(n, 4 * span.most + 1) for n, span in self._spans.items()}
         self._halt.watch(list(self._streams.values()))
-        shared = self._sides, self._streams, self._crossing, self._halt.check
-        self._maker = Maker(setup, program, segment, *shared, metered=metered)
+        own = setup, segment, self._first_steps, self._sides, self._streams
+        self._maker = Maker(*own, self._crossing, self._halt.check, metered=metered)
         self._jobs = jobs_of(phases, segment.rounds, self._streams, self._maker.job)
-        self._others = {r: self._stream(_process(r), 4) for r in segment.ranks}
+        self._others = {r: self._stream(_process(r), 4) for r in sorted(others)}
         self._halt.watch(list(self._others.values()))
-        for number in setup.places.keys() & set(segment.devices.values()):
+        for number in setup.places.keys() & set(segment.devices):
             setup.places[number].begin()  # its replicas are there now
         self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
         if self._crossing:
-            others = {stream.name: stream for stream in self._others.values()}
-            self._crossing.begin({**self._streams, **others})
+            processes = {stream.name: stream for stream in self._others.values()}
+            self._crossing.begin({**self._streams, **processes})
 
     @property
     def latest(self) -> float:
@@ -118,11 +118,6 @@ class SegmentRun(Activity):
                 return self._failure(stream, text)
         return Failure(tuple(self._first_steps), text)
 
-    def _rank(self, local: int) -> int:
-        """The process that has a device of the program."""
-        team = self._setup.team
-        return team.rank(self._segment.devices[local]) if team else 0
-
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
         devices = self._segment.devices
@@ -141,18 +136,18 @@ class SegmentRun(Activity):
         _, op, number, _ = stream.now or ("", "", 0, "")
         task = op.partition(".")[0]
         first = self._first_steps.get(task, 0)
-        step = first + (0 if self.evaluates else number) if op in self._maker.in_round else None
+        step = first + (0 if self.evaluates else number) if op in self._sides.in_round else None
         tasks = (task,) if task else tuple(self._first_steps)
         me = self._setup.team.me if self._setup.team else None
         return Failure(tasks, text, op or stream.name, stream.name, number, step, process=me)
 
-    def _load(self, program: ProgramPart) -> None:
+    def _load(self) -> None:
         """Let batches be loaded while all else is made. Of several processes each loads only the
         microbatches that its own ops take, in rounds of each kind."""
         kinds = RoundKinds(self._segment)
         for task in self._tasks:
             name, feed = task.plan.name, task.feed(evaluates=self.evaluates)
-            taken = {phase: set(_batches(one.ops, name)) for phase, one in program.phases.items()}
+            taken = {phase: set(_batches(ops, name)) for phase, ops in self._sides.mine.items()}
             first = feed.number(self._first_steps[name])
 
             def wanted(

@@ -20,13 +20,11 @@ from executor.workload import (
     draws_of,
     evaluation_feed,
     judged_steps,
-    judged_tokens,
     planned_shapes,
-    shapes_here,
     steps_of,
 )
-from plans.parts import Part
-from plans.schema import Plan
+from plans.order import judge
+from plans.part import Part
 
 
 class Norming(NamedTuple):
@@ -172,17 +170,17 @@ def task_states(
     on_step: OnLoss,
     on_evaluation: OnLoss,
     *,
-    plan: Plan | None = None,
     alone: bool = False,
 ) -> dict[str, TaskState]:
-    """The states of a process' tasks, by name, see TaskState; `plan`, all of it, where losses are
-    put together. Tables lie beside the plan's file `tables`. MismatchError for a task without."""
-    shapes = planned_shapes(plan) if plan else shapes_here(part)
-    tokens, told, found = judged_tokens(part, plan), (on_step, on_evaluation), {}
+    """The states of a process' tasks, by name, see TaskState. Tables lie beside the plan's file
+    `tables`. MismatchError for a task without."""
+    plan, told, found = part.plan, (on_step, on_evaluation), {}
+    shapes, threads = planned_shapes(plan), max(device.threads for device in plan.devices)
     for name, one in tasks.items():
         steps = steps_of(one.plan, one.task, shapes[name], tables) if one.plan.lengths else None
-        judged = judged_steps(one.plan, one.task, tokens.get(name, ()), tables)
-        found[name] = TaskState(one, part.threads, source, *told, steps, judged, alone=alone)
+        program = judge(plan, name)
+        judged = judged_steps(one.plan, one.task, program.tokens if program else (), tables)
+        found[name] = TaskState(one, threads, source, *told, steps, judged, alone=alone)
     return found
 
 

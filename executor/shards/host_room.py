@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from executor.devices import free_host_bytes, ring_bytes
 from executor.errors import RunError
 from executor.workload import Task, staging_bytes
-from plans.parts import Part
+from plans.order import spans
+from plans.part import Part
 from plans.schema import Shard
 from plans.schema import Task as PlanTask
+from plans.timing import kinds_of
 from profiles.units import show_bytes
 
 
@@ -35,7 +37,7 @@ def check_room(part: Part, tasks: Mapping[str, Task]) -> None:
     staging = staging_of(part)
     models = {task.name: _model_bytes(task, tasks[task.name]) for task in part.tasks}
     largest = max(models.values(), default=0)  # one model at a time is built beside the store
-    rings = ring_bytes(part.tasks, part.kind) * part.node_devices
+    rings = ring_bytes(part.tasks, part.kind) * len(part.node_devices)
     needed = store + sum(staging.values()) + rings + largest
     if free is None or needed <= free:
         return
@@ -56,8 +58,8 @@ def check_room(part: Part, tasks: Mapping[str, Task]) -> None:
 def staging_of(part: Part) -> dict[str, int]:
     """Bytes in which the batches of tasks are prepared, by name."""
     tokens: dict[str, int] = {}  # the most of a step
-    for program in part.programs:
-        most = max(map(sum, program.tokens.values()))
+    for program in part.plan.programs:
+        most = max(sum(kind.tokens) for kind in kinds_of(program))
         tokens |= {name: max(most, tokens.get(name, 0)) for name in program.tasks}
     return {
         task.name: staging_bytes(task, tokens.get(task.name, 0)) * (task.name in part.held)
@@ -85,7 +87,8 @@ def store_bytes(part: Part) -> int:
         )
         for task in part.tasks
     ]
-    return sum(end - begin for begin, end in part.spans) + max(guests, default=0)
+    own = spans(part.plan)[part.node]
+    return sum(end - begin for begin, end in own) + max(guests, default=0)
 
 
 def kept_sizes(shard: Shard) -> dict[str, int]:

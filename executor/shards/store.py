@@ -27,7 +27,8 @@ from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, s
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build
-from plans.parts import Part
+from plans.order import begins_away, host_bytes, spans
+from plans.part import Part
 from plans.schema import Task as PlanTask
 
 # The layers of a task's model, in the order in which they run.
@@ -204,21 +205,21 @@ class HostStore:
                     f"the plan trains task {planned.name}, the workload has "
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
-        self.bytes = part.store_bytes
+        self.bytes = host_bytes(part.plan)
         check_room(part, by_name)
         if shared:
             slab = shared.slab
-            memory.lock(slab, part.spans)
+            memory.lock(slab, spans(part.plan)[part.node])
         else:
             slab = memory.take(self.bytes)
         self._bring = shared.bring if shared else at_home
-        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in part.buffers}
+        self.flats = {b.name: slab[b.offset : b.offset + b.bytes] for b in part.plan.host.buffers}
         staging = {name: memory.take(size) for name, size in staging_of(part).items()}
         self.away: set[str] = set()
         self._shelf = shelf
         self.tasks: dict[str, HostTask] = {}
-        lines: list[str] = []
-        for t in sorted(part.tasks, key=lambda t: t.name not in part.away):
+        lines, begin = list[str](), begins_away(part.plan)
+        for t in sorted(part.tasks, key=lambda t: t.name not in begin):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             fills = None if shared and not shared.fills else part.held.get(t.name, ())
             try:
@@ -226,7 +227,7 @@ class HostStore:
             except MismatchError as error:
                 lines += error.lines
                 continue
-            if t.name in part.away and not lines and shelf:
+            if t.name in begin and not lines and shelf:
                 if t.name not in saved:
                     self.tasks[t.name].begin()
                     shelf.put(self.tasks[t.name])

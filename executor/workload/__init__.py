@@ -35,9 +35,7 @@ from executor.workload.steps import (
     Shape,
     Steps,
     judged_steps,
-    judged_tokens,
     planned_shapes,
-    shapes_here,
     steps_of,
 )
 from executor.workload.task import Evaluation, Task, build
@@ -74,7 +72,6 @@ __all__ = [
     "held_out",
     "joined",
     "judged_steps",
-    "judged_tokens",
     "lengths_of",
     "load",
     "load_tasks",
@@ -84,7 +81,6 @@ __all__ = [
     "padding",
     "part",
     "planned_shapes",
-    "shapes_here",
     "shares",
     "staging_bytes",
     "steps_of",

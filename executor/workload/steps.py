@@ -26,9 +26,8 @@ from executor.workload.packed import (
     weight_of,
 )
 from executor.workload.task import Task
-from plans.order import judge, task_runs
-from plans.parts import Part, phase_of
-from plans.samples import open_table, places, table_path, table_sha256
+from plans.order import task_runs
+from plans.samples import open_order, open_table, table_path, table_sha256
 from plans.schema import Lengths, Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
@@ -127,49 +126,34 @@ class Steps:
         return pack(self._task, pieces)
 
 
-class _Step(NamedTuple):
-    """A step, its samples, and the microbatch of each."""
-
-    step: int
-    samples: NDArray[np.int64]
-    row: NDArray[np.integer[Any]]
-
-
 class _Trained:
-    """The samples of steps. rows: of the table, the last of them that of the plan's last step."""
+    """The samples of steps. rows: of the table, the last of them that of the plan's last step;
+    order: of all samples, where it is not their own."""
 
     def __init__(
-        self, planned: PlanTask, task: Task, rows: NDArray[np.uint16], shapes: Sequence[Shape]
+        self,
+        planned: PlanTask,
+        task: Task,
+        rows: NDArray[np.uint16],
+        order: NDArray[np.uint32] | None,
+        shapes: Sequence[Shape],
     ) -> None:
-        assert planned.lengths is not None
         self._rows, self._first = rows, planned.done + planned.steps - len(rows)
+        self._order = order
         self._shapes = sorted(shapes, key=lambda shape: shape.first)
         self._begins = [shape.first for shape in self._shapes]
         self._batch, self._count = planned.batch, len(task.lengths)
-        self._window, self._microbatches = planned.lengths.window, planned.microbatches
-        self._latest: _Step | None = None
 
     def tokens(self, step: int) -> Sequence[int]:
         return self._shapes[bisect_right(self._begins, step) - 1].tokens
 
     def samples(self, step: int) -> NDArray[np.int64]:
-        return self._of(step).samples
+        places = of_step(step, self._batch, self._count)
+        return places if self._order is None else self._order[places].astype(np.int64)
 
     def row(self, step: int) -> NDArray[np.integer[Any]]:
-        return self._of(step).row
-
-    def _of(self, step: int) -> _Step:
-        """The step's samples are found in the rows of its window."""
-        known = self._latest
-        if known is None or known.step != step:
-            window, at = divmod(step - self._first, self._window)
-            begin = window * self._window
-            rows = self._rows[begin : begin + self._window]
-            found = places(rows, self._window, self._microbatches)
-            mine = np.flatnonzero(found.steps == at)
-            every = of_step(self._first + begin, self._batch, self._count, len(rows))
-            self._latest = known = _Step(step, every[mine], found.microbatches.ravel()[mine])
-        return known
+        row: NDArray[np.uint16] = self._rows[step - self._first]
+        return row
 
 
 class _Judged:
@@ -203,8 +187,10 @@ def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path 
     if task.lengths is None:
         raise MismatchError(f"{where}: has lengths in the plan and none in the workload")
     _same(where, "samples of a step", planned.batch, task.batch)
-    rows = _rows(where, planned.name, said, task, planned.batch, plan)
-    return Steps(task, _Trained(planned, task, rows, shapes), padded=said.padded)
+    path = _path(where, planned.name, said, task, plan)
+    ordered = said.samples if said.reordered else 0
+    rows, order = open_table(path, planned.batch, ordered), open_order(path, ordered)
+    return Steps(task, _Trained(planned, task, rows, order, shapes), padded=said.padded)
 
 
 def judged_steps(
@@ -218,15 +204,14 @@ def judged_steps(
     if task.evaluate is None:
         raise MismatchError(f"{where}: in the plan and not in the workload; build again")
     own = held_out(task)
-    rows = _rows(where, names.held_out(planned.name), said, own, said.samples, plan)
-    table = _Judged(rows[0], planned.evaluation.batches, tokens)
+    path = _path(where, names.held_out(planned.name), said, own, plan)
+    row = open_table(path, said.samples)[0]
+    table = _Judged(row, planned.evaluation.batches, tokens)
     return Steps(own, table, padded=said.padded, judges=True)
 
 
-def _rows(
-    where: str, name: str, said: Lengths, task: Task, width: int, plan: Path | None
-) -> NDArray[np.uint16]:
-    """The rows of the table of this name, after a look at the task's lengths."""
+def _path(where: str, name: str, said: Lengths, task: Task, plan: Path | None) -> Path:
+    """The file of the table of this name, after a look at it and at the task's lengths."""
     mine = describe(lengths_of(task))
     _same(where, "samples", said.samples, mine.samples)
     _same(where, "sha256 of the lengths", f"{said.sha256[:12]}…", f"{mine.sha256[:12]}…")
@@ -236,13 +221,12 @@ def _rows(
             "table lies"
         )
     path = table_path(plan, name)
-    rows, sha256 = open_table(path, width), table_sha256(path)
-    if sha256 != said.table:
+    if (sha256 := table_sha256(path)) != said.table:
         raise MismatchError(
             f"{path}: its sha256 is {sha256[:12]}…, that of the table of {where} "
             f"{said.table[:12]}…; give the table that was written with the plan"
         )
-    return rows
+    return path
 
 
 def _same(where: str, what: str, theirs: object, own: object) -> None:
@@ -250,16 +234,6 @@ def _same(where: str, what: str, theirs: object, own: object) -> None:
         raise MismatchError(
             f"{where}: {what}: {theirs} in the plan, {own} in the workload; profile and build again"
         )
-
-
-def judged_tokens(part: Part, plan: Plan | None) -> dict[str, tuple[int, ...]]:
-    """The tokens of the microbatches in which tasks are evaluated; without the whole plan, of those
-    that this process has a part in."""
-    if plan:
-        judges = ((task.name, judge(plan, task.name)) for task in plan.tasks)
-        return {name: program.tokens for name, program in judges if program}
-    own = (program for program in part.programs if program.evaluates)
-    return {name: program.tokens[phase_of(0)] for program in own for name in program.tasks}
 
 
 def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:
@@ -272,16 +246,3 @@ def planned_shapes(plan: Plan) -> dict[str, list[Shape]]:
         for task in plan.tasks
         if task.lengths
     }
-
-
-def shapes_here(part: Part) -> dict[str, list[Shape]]:
-    """The shapes of those steps that a process has a part in."""
-    found: dict[str, list[Shape]] = {task.name: [] for task in part.tasks if task.lengths}
-    for segment in part.segments.values():
-        program = part.programs[segment.program]
-        for name in found.keys() & segment.steps.keys():
-            first = segment.steps[name]
-            for kind, rounds in segment.kinds or ((0, segment.rounds),):
-                found[name].append(Shape(first, rounds, program.tokens[phase_of(kind)]))
-                first += rounds
-    return found

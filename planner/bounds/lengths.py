@@ -59,12 +59,9 @@ def bounds_by_lengths(problem: Problem) -> list[Bounds]:
             lengths = problem.lengths[task.name]
             asked = Asked(task, lengths, problem.only, problem.host_bytes, done)
             whole, every = compute_us(asked, 1), range(1, problem.devices + 1)
-            in_turn = (
-                longest_us(asked, every) if problem.reorder_window == 1 else [0 for _ in every]
-            )
             known[shape] = {
                 (0, devices): _task_bound(whole // devices, least, task.steps)
-                for devices, least in zip(every, in_turn, strict=True)
+                for devices, least in zip(every, longest_us(asked, every), strict=True)
             }
         found.append(known.get(shape, {}))
     return found

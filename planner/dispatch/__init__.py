@@ -3,7 +3,6 @@
 from planner.dispatch.longest_first import longest_first
 from planner.dispatch.pipes import Curve, PipelineType, Pool
 from planner.dispatch.step import dispatches
-from planner.dispatch.window import reordered
 
 __all__ = [
     "Curve",
@@ -11,5 +10,4 @@ __all__ = [
     "Pool",
     "dispatches",
     "longest_first",
-    "reordered",
 ]

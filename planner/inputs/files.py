@@ -67,7 +67,7 @@ def _left(names: Sequence[str], asked: Options) -> tuple[list[remaining.Rest], d
         _as_measured(made, corrections, microbatch)
         made, inputs = correcting.chain(made, sha256(content), corrections)
         rest = (
-            remaining.after(made, logs, asked.after[-1], microbatch)
+            remaining.after(made, logs, asked.after[-1], microbatch, asked.reorder_window)
             if logs
             else remaining.Rest(made)
         )

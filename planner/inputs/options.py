@@ -141,8 +141,8 @@ _FLAGS = {
         told="",
     ),
     "reorder_window": _Flag(
-        "move such samples between so many steps where that makes them shorter, which changes "
-        "what each step trains on (default 1: not at all)",
+        "reorder such samples within windows of so many steps, the longest first, so that long "
+        "ones meet in few steps; changes what each step trains on (default 1: not at all)",
         "N",
         console.whole(1, 1 << 16),
         "",

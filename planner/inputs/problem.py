@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from planner.inputs.limits import Limits, default
 from planner.inputs.options import Wishes
 from plans.additions import Additions
+from profiles.lengths import reorder
 from profiles.schema import GPU, Device, Disk, Numerics, Profile, Task
 
 Policy = Literal["gantry", "hydra"]
@@ -70,7 +71,8 @@ class Problem(Wishes):
     host has no room for, if anywhere. done: steps of tasks that were trained before, by name.
     microbatch: the size of theirs then; kept: of those that must keep it; additions: the order in
     which several devices added these. inputs: the sha256 of the files it was read from, by role.
-    provenance: of the plan. lengths: of the samples of tasks where they have some.
+    provenance: of the plan. lengths: of the samples of tasks where they have some, in their order;
+    orders: the numbers of the samples, of tasks where that is not their own.
     """
 
     kinds: tuple[Kind, ...]
@@ -86,6 +88,7 @@ class Problem(Wishes):
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     lengths: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)
+    orders: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(
@@ -103,6 +106,20 @@ class Problem(Wishes):
         """The kind of all devices; ValueError where there are several."""
         (kind,) = self.kinds
         return kind
+
+    def reordered(self) -> "Problem":
+        """The same with samples in the order that is asked for. It is the same for what is left of
+        a task, and does not reach beyond its last step."""
+        orders = {}
+        for task in self.tasks if self.reorder_window > 1 else ():
+            if task.lengths and task.name in self.lengths:
+                own, steps = self.lengths[task.name], self.done.get(task.name, 0) + task.steps
+                order = np.arange(len(own), dtype=np.uint32)
+                trained = own[: steps * task.batch]
+                order[: len(trained)] = reorder(trained, task.batch, self.reorder_window)
+                orders[task.name] = order
+        moved = {name: self.lengths[name][order] for name, order in orders.items()}
+        return replace(self, lengths={**self.lengths, **moved}, orders=orders)
 
     def alike(self, **changes: Any) -> "Problem":
         """The same with other values of its only kind."""

@@ -28,14 +28,17 @@ class Rest(NamedTuple):
     additions: dict[str, Additions] = {}
 
 
-def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> Rest:
+def after(
+    profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked, window: int = 1
+) -> Rest:
     """The rest that these runs left to do, microbatches as asked for. A task for which the size is
     asked that it had keeps it as if nothing was asked.
 
     `logs`: oldest first, later checkpoints count; `path` is that of the last. A task without a
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
     that was due at a checkpoint and that no log has is owed. Tasks with lengths get microbatches
-    anew. FormatError when nothing is left, or when no log says which microbatches a task had of
+    anew, but keep the order of their samples, of which `window` is asked. FormatError when nothing
+    is left, or when no log says which microbatches a task had of
     which nothing is asked.
     """
     done = {record.task: record.step for log in logs for record in log.checkpoints}
@@ -50,7 +53,7 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     if not left:
         raise FormatError(f"{path}: every task of the profile is done; there is nothing to plan")
     steps = {task.name: done.get(task.name, 0) for task in left}
-    _whole_windows(logs, steps, path)
+    _same_order(logs, left, steps, window, path)
     known = {task: size for log in logs for task, size in log.header.microbatch.items()}
     sizes = dict(asked)
     going_on = [task.name for task in left if steps[task.name] and not task.lengths]
@@ -73,17 +76,21 @@ def after(profile: Profile, logs: Sequence[RunLog], path: str, asked: Asked) -> 
     return Rest(structs.replace(profile, tasks=left), steps, had, kept, alike)
 
 
-def _whole_windows(logs: Sequence[RunLog], steps: Mapping[str, int], path: str) -> None:
-    """FormatError for a task that stopped within a window between whose steps samples moved: steps
-    that are left would train some of them again, and others never."""
-    for name, done in steps.items():
-        reached = [log for log in logs for record in log.checkpoints if record.task == name]
-        first, window = reached[-1].header.windows.get(name, (0, 1)) if reached else (0, 1)
-        if (done - first) % window:
+def _same_order(
+    logs: Sequence[RunLog],
+    tasks: Sequence[Task],
+    steps: Mapping[str, int],
+    window: int,
+    path: str,
+) -> None:
+    """FormatError for a task whose samples came in another order than is asked for now: steps that
+    are left would train some of them again, and others never."""
+    for name in (task.name for task in tasks if task.lengths and steps[task.name]):
+        had = [log.header for log in logs for one in log.checkpoints if one.task == name][-1]
+        if (was := had.reordered.get(name, 1)) != window:
             raise FormatError(
-                f"{path}: {name} stopped after {done} steps, within a window of {window} between "
-                "whose steps its samples moved; go on with the same plan: python -m executor run "
-                "--resume"
+                f"{path}: {name} has trained {steps[name]} steps with its samples reordered within "
+                f"windows of {was} step(s), and goes on so; give --reorder-window {was}"
             )
 
 

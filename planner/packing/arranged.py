@@ -2,7 +2,8 @@
 
 Every step is laid out by itself, in several processes. Then kinds are chosen, and the microbatches
 of each step get their numbers in its kind. Memory has two bytes for each sample of each step, as
-the table has, two more where samples move, and some for every step and pipeline.
+the table has, and some for every step and pipeline. Steps that come again with the same samples are
+laid out once.
 """
 
 import sys
@@ -10,39 +11,38 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from planner.dispatch import Pool
 from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
-from planner.packing.samples import Array, Rows, Samples, Steps
+from planner.packing.samples import Array, Rows, Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import Kind, Sums
 from planner.processes import in_order
 from plans.samples import MOST, write
-from profiles.errors import FormatError
 
-_BLOCK = 32  # steps that are written at a time
+_BLOCK = 32  # steps that are laid out, or written, at a time
 _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may lose
 
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
     """Some steps of a task, ascending, on one pool. kinds: kind 0 has all microbatches of any
-    other, each at least as large. turns: pairs (kind, steps) in turn. moved, rows: steps that
-    differ, and the microbatches of their samples; which: the one of them that each step is like.
-    step_us: of every step, as long as its pipelines
-    compute; least_us: of all, without microbatches that are there for other steps of the kind."""
+    other, each at least as large. turns: pairs (kind, steps) in turn. rows: of steps that differ,
+    the microbatches of their samples; which: the one of them that each step is like. step_us: of
+    every step, as long as its pipelines compute; least_us: of all, without microbatches that are
+    there for other steps of the kind."""
 
     steps: Sequence[int]
     kinds: tuple[Kind, ...]
     turns: tuple[tuple[int, int], ...]
-    moved: Steps
     rows: Rows
     which: Array
     step_us: Array
@@ -69,24 +69,22 @@ def arranged(
     different kinds. ValueError for a sample that no pipeline holds."""
     _expect_room(samples, steps, pool)
     apart, which = samples.apart(steps)
-    moved, times = samples.moved(apart, pool), np.bincount(which)  # times that each of them comes
-    rows, shapes = _all_laid_out(moved, pool, how, jobs)
+    times = np.bincount(which)  # that each of them comes
+    rows, shapes = _all_laid_out(samples, apart, pool, how, jobs)
     kinds = kinds_of(shapes, _KINDS, _WORTH, change_us)
     of_step = assigned(shapes, kinds, change_us)
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
-    _expect_numbers(int(counts.sum(axis=1).max()), samples.window)
 
     sums = [Sums(own, padded=how == "pad") for own in counts]
-    for at, lengths in enumerate(chain.from_iterable(moved.lengths())):
+    for at, step in enumerate(apart):
         kind, own = sums[of_step[at]], shapes.counts[at]
-        rows[at] = kind.add(rows[at], own, lengths, int(times[at]))
+        rows[at] = kind.add(rows[at], own, samples.of(step), int(times[at]))
 
     return Arrangement(
         steps,
         tuple(one.kind(() if number else sums) for number, one in enumerate(sums)),
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
-        moved,
         rows,
         which,
         shapes.took(slice(None), counts[of_step])[which],
@@ -105,19 +103,15 @@ def _expect_room(samples: Samples, steps: Sequence[int], pool: Pool) -> None:
             )
 
 
-def write_table(path: str | Path, parts: Sequence[Arrangement], least: int = 1) -> str:
-    """Write a row for each step of these arrangements, ascending, to a table; its sha256. Samples
-    move within windows of one arrangement alone. least: so many microbatches, or more if steps have
-    more, count from one step of a window to the next."""
-    if len(parts) == 1:
-        (part,) = parts
-        most = max(least, sum(map(len, part.kinds[0].most)))
-        _expect_numbers(most, part.moved.samples.window)
-        return write(path, part.moved.table(part.rows, part.which, most))
+def write_table(
+    path: str | Path, parts: Sequence[Arrangement], order: NDArray[np.uint32] | None = None
+) -> str:
+    """Write a row for each step of these arrangements, ascending, to a table; its sha256. order: of
+    all samples, where it is not their own."""
     sizes = [len(part.steps) for part in parts]
-    order = np.argsort(np.concatenate([part.steps for part in parts]), kind="stable")
-    owner = np.repeat(np.arange(len(parts)), sizes)[order]
-    which = np.concatenate([part.which for part in parts])[order]
+    turns = np.argsort(np.concatenate([part.steps for part in parts]), kind="stable")
+    owner = np.repeat(np.arange(len(parts)), sizes)[turns]
+    which = np.concatenate([part.which for part in parts])[turns]
 
     def block(at: int) -> Rows:
         own, rows = owner[at : at + _BLOCK], which[at : at + _BLOCK]
@@ -126,27 +120,21 @@ def write_table(path: str | Path, parts: Sequence[Arrangement], least: int = 1) 
             made[own == number] = part.rows[rows[own == number]]
         return made
 
-    return write(path, map(block, range(0, len(order), _BLOCK)))
+    return write(path, map(block, range(0, len(turns), _BLOCK)), order)
 
 
-def _expect_numbers(most: int, window: int) -> None:
-    """FormatError where a table has no numbers for so many microbatches of a window's steps."""
-    if window * most > MOST:
-        raise FormatError(
-            f"steps have up to {most} microbatches, in windows of {window} steps {window * most}, "
-            f"and a table has numbers for {MOST}; give --reorder-window {MOST // most} or less"
-        )
-
-
-def _all_laid_out(moved: Steps, pool: Pool, how: How, jobs: int) -> tuple[Rows, Shapes]:
-    """The microbatches of every step's samples, numbered by itself, and its shape."""
-    steps = len(moved.steps)
-    rows = np.empty((steps, moved.samples.batch), np.uint16)
-    counts, times = (np.empty((steps, pool.pipelines), np.int64) for _ in range(2))
+def _all_laid_out(
+    samples: Samples, steps: Sequence[int], pool: Pool, how: How, jobs: int
+) -> tuple[Rows, Shapes]:
+    """The microbatches of the samples of each of these steps, numbered by itself, and its shape."""
+    rows = np.empty((len(steps), samples.batch), np.uint16)
+    counts, times = (np.empty((len(steps), pool.pipelines), np.int64) for _ in range(2))
+    blocks = (steps[at : at + _BLOCK] for at in range(0, len(steps), _BLOCK))
+    lengths = (np.stack([samples.of(step) for step in block]) for block in blocks)
     function, at = partial(_block, pool, how), 0
     hidden = True if parent_process() else None  # beside others; None: off a terminal
-    bar = tqdm(total=steps, unit="step", disable=hidden, file=sys.stderr)
-    with bar, closing(in_order(function, moved.lengths(), jobs)) as found:
+    bar = tqdm(total=len(steps), unit="step", disable=hidden, file=sys.stderr)
+    with bar, closing(in_order(function, lengths, jobs)) as found:
         for own in found:
             part = slice(at, at := at + len(own[0]))
             rows[part], counts[part], times[part] = own

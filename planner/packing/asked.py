@@ -26,8 +26,8 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before. window: steps between which samples may move. few: the steps that are
-    to be planned, where not all are. judged: the tokens of the samples of each evaluation, if any.
+    that were trained before. few: the steps that are to be planned, where not all are. judged: the
+    tokens of the samples of each evaluation, if any.
     """
 
     task: Task
@@ -35,14 +35,13 @@ class Asked:
     kind: Kind
     host_bytes: int
     done: int = 0
-    window: int = 1
     few: Sequence[int] = ()
     judged: NDArray[np.uint32] | None = None
 
     @cached_property
     def samples(self) -> Samples:
         """The samples of every step."""
-        return Samples(self.lengths, self.task.batch, self.window)
+        return Samples(self.lengths, self.task.batch)
 
     @cached_property
     def links(self) -> Links:

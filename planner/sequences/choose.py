@@ -4,13 +4,11 @@ rounds for some of its steps; the shortest is taken for all of them."""
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
-from planner.dispatch import Pool
 from planner.errors import Infeasible
 from planner.inputs import Effort
-from planner.packing import Array, Asked, How
+from planner.packing import Asked, How
 from planner.sequences.made import Made, lowered
 from planner.sequences.mix import Mix
 from planner.sequences.ways import (
@@ -57,11 +55,12 @@ class _Search:
 
     def __init__(self, asked: Asked, wanted: Wanted, effort: Effort) -> None:
         self.asked, self.wanted, self.effort = asked, wanted, effort
-        self.few = evenly(asked.steps, _SAMPLE, asked.window)
+        self.few = evenly(asked.steps, _SAMPLE)
         self.made: list[Made] = []
         self.trials: list[Trial] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
-        self._guessed = evenly(self.few, _GUESSED, asked.window)
+        # The lengths of the samples of those by which estimates go.
+        self._steps = [asked.step(number) for number in evenly(self.few, _GUESSED)]
         self.mixes = wanted.mixes or proposed(
             asked, wanted.devices, self._steps, wanted.first, effort
         )
@@ -93,12 +92,6 @@ class _Search:
                 if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
                     self.look(least, self.wanted.first)
 
-    def _steps(self, pool: Pool) -> list[Array]:
-        """The steps by which estimates go: the lengths of the samples that they have on these
-        pipelines."""
-        moved = self.asked.samples.moved(self._guessed, pool)
-        return [*chain.from_iterable(moved.lengths())]
-
     def _shortest(self) -> list[tuple[Trial, How]]:
         """The best ways of the mixes and packings that are shortest: other orders are tried."""
         best: dict[tuple[Mix, How], Made] = {}
@@ -120,9 +113,8 @@ class _Search:
                 if trial := tried(self.asked, way, pieces, self.effort):
                     self.trials.append(trial)
         found = [
-            (trial.step_us(steps, how), how, trial)
+            (trial.step_us(self._steps, how), how, trial)
             for trial in self.trials
-            for steps in [self._steps(trial.pool)]
             for how in self.wanted.hows
         ]
         ranked = sorted(found, key=lambda one: one[0])

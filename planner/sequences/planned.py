@@ -30,6 +30,7 @@ def planned(
     layout: Layout | None = None,
     packing: PackingName = "auto",
     window: int = 1,
+    orders: Mapping[str, NDArray[np.uint32]] | None = None,
     alone: bool = True,
     done: Mapping[str, int] | None = None,
     tables: Path,
@@ -40,19 +41,19 @@ def planned(
 
     asked: the kind of devices, the task, and what it may have on the host. lengths: of its samples,
     and of those of its evaluation. layout, packing: those that are looked at, by default all.
-    window: steps between which samples may move. alone: the task is the only one, so that its
-    segments may switch between mixes. done: steps that tasks were trained before, by name.
+    orders: of tasks, by name, whose samples were reordered within windows of so many steps. alone:
+    the task is the only one, so that its segments may switch between mixes. done: steps that tasks
+    were trained before, by name.
     """
     kind, task, host_bytes = asked
     own, held, *_ = *lengths, None
     before = (done or {}).get(task.name, 0)
-    mine = Asked(task, own, kind, host_bytes, before, min(window, task.steps), judged=held)
+    mine = Asked(task, own, kind, host_bytes, before, judged=held)
     said, looked = task.lengths, wanted(task, devices, layout, packing)
     assert said
     one = best(mine, looked, jobs, effort)
     found = InTurn([one.made])
-    # With a window samples would move from mix to mix, and state between nodes.
-    if alone and not layout and mine.window == 1 and devices <= (kind.node or devices):
+    if alone and not layout and devices <= (kind.node or devices):  # state stays on its node
         found = switched(mine, one, jobs, effort)
     ways = found.ways
     strategy = in_common([way.round.strategy for way in ways])
@@ -60,14 +61,14 @@ def planned(
         on_one_node(task.name, devices, kind.node)
     judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
-    least = len(judges.program.tokens) if judges else 1
-    sha256 = write_table(table, [way.arrangement for way in ways], least)
+    order = (orders or {}).get(task.name)
+    sha256 = write_table(table, [way.arrangement for way in ways], order)
     packed = Packed(
         () if found.parts else one.made.arrangement.turns,
         Lengths(
             *(said.sha256, said.samples, sha256),
             padded=one.made.how == "pad",
-            window=mine.window,
+            reordered=window if order is not None else 0,
             token_draws=mine.token_draws(strategy.shards),
         ),
         table,

@@ -6,7 +6,7 @@ square Q + linear T + fixed, of the stage that takes longest in the modes that s
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -28,18 +28,17 @@ _FIRST = Passes("1f1b")
 _OTHERS = (Passes("interleaved", 2), Passes("interleaved", 4), Passes("zero-bubble"))
 _FEW = 6  # devices, of which all mixes are looked at
 FINEST = 4  # shards of a stage, at most
+_GOLDEN = 0.618  # multiples of it fill a run evenly
 _SCALES = (1, 2, 4, 0.5, 0.25)  # times the longest sample, for the most tokens of a microbatch
 
 
-def evenly(steps: Sequence[int], most: int, window: int = 1) -> list[int]:
-    """At most so many of these steps, evenly spaced, in whole windows, one at least."""
-    begins = range(0, len(steps), window)
-    places = np.linspace(0, len(begins) - 1, max(1, min(most // window, len(begins))))
-    return [
-        int(step)
-        for at in places.round().astype(int).tolist()
-        for step in steps[begins[at] : begins[at] + window]
-    ]
+def evenly(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of these steps, one at least: one of each of as many equal runs of steps, at
+    another place in each, so that what comes again every few steps is not missed."""
+    count = max(1, min(most, len(steps)))
+    runs = np.arange(count)
+    places = (runs + runs * _GOLDEN % 1) * len(steps) / count
+    return [int(steps[at]) for at in places.astype(int).tolist()]
 
 
 class Way(NamedTuple):
@@ -91,13 +90,12 @@ def _sizes(
 def proposed(
     asked: Asked,
     devices: int,
-    steps: Callable[[Pool], Sequence[Array]],
+    steps: Sequence[Array],
     how: How,
     effort: Effort,
 ) -> list[Mix]:
     """The mixes that are looked at on so many devices: all of a few, and of many those that seem
-    best with each size of microbatches for some steps, as they are on equal pipelines of the most
-    stages; and equal pipelines."""
+    best with each size of microbatches for some steps; and equal pipelines."""
     if devices <= _FEW:
         return list(mixes(devices))
     depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
@@ -116,11 +114,7 @@ def proposed(
                 offers.append(Offer(depth, one.curve, depth, most))
         if not offers:
             continue
-        deepest = offers[0]
-        equal = PipelineType(
-            deepest.curve, deepest.depth, deepest.longest, devices // deepest.devices
-        )
-        if best := best_mix(offers, devices, steps(Pool((equal,))), how):
+        if best := best_mix(offers, devices, steps, how):
             pairs = zip(offers, best.counts, strict=True)
             found.append(Mix(tuple(one.depth for one, count in pairs for _ in range(count))))
     return list(dict.fromkeys(found))

@@ -84,9 +84,9 @@ def _task(task: Task) -> list[str]:
 def _microbatches(task: Task) -> str:
     if task.lengths is None:
         return f" = {task.microbatches} x {task.microbatch}"
-    window = task.lengths.window
+    window = task.lengths.reordered
     told = ", padded" * task.lengths.padded
-    told += f", moved within windows of {window} steps" * (window > 1)
+    told += f", reordered within windows of {window} steps" * (window > 0)
     return f" samples in up to {task.microbatches} microbatches of {task.microbatch} tokens{told}"
 
 

@@ -9,11 +9,10 @@ of their kind; a run begins when the one before it has ended.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from plans.schema import Program, RoundKind
+from plans.schema import Program, RoundKind, Segment
 
 Runs = tuple[tuple[int, int], ...]
 """Pairs (kind, rounds) in turn."""
@@ -40,16 +39,7 @@ def of_kind(program: Program, number: int) -> Program:
     )
 
 
-class Kinded(Protocol):
-    """A segment, or the part of one that a process has."""
-
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def kinds(self) -> Runs: ...
-
-
-def runs(segment: Kinded) -> Runs:
+def runs(segment: Segment) -> Runs:
     """The runs of rounds of one kind of a segment."""
     return segment.kinds or ((0, segment.rounds),)
 
@@ -83,7 +73,7 @@ def alone(rounds: Runs) -> Iterator[tuple[int, int]]:
 class RoundKinds:
     """The kind of any round of a segment, found by bisection."""
 
-    def __init__(self, segment: Kinded) -> None:
+    def __init__(self, segment: Segment) -> None:
         self._kinds = [kind for kind, _ in runs(segment)]
         self._ends = list(accumulate(rounds for _, rounds in runs(segment)))
 

@@ -8,7 +8,7 @@ most 32,000 tokens. A row for each kind of pool: equal pipelines of two stages, 
 in two types, half of which are twice as fast on a sequence and have no second stage. Seconds and
 memory are of this many steps, then of 100,000: processes have half of the work each, and this one
 does the rest alone. "lost" is the time of microbatches that steps do not need but their kind has,
-"step" the mean of all with it. --reorder-window: steps between which samples move.
+"step" the mean of all with it. --reorder-window: steps within which samples are reordered.
 
 Exits 1 where 100,000 steps would take more than 10 minutes or 4 GiB.
 """
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.packing import TOKENS, Samples, arranged, write_table
+from profiles.lengths import reorder
 
 STEPS, SECONDS, BYTES = 100_000, 600, 4 << 30
 JOBS = 2
@@ -62,7 +63,7 @@ def measured(name: str, pool: Pool, samples: Samples, steps: int) -> Row:
         path = Path(folder) / "table.samples"
         found = arranged(samples, range(steps), pool, "balanced", jobs=JOBS)
         write_table(path, [found])
-        held = path.stat().st_size * (1 + (samples.window > 1))  # a table, and where samples go
+        held = path.stat().st_size
     wall, after, now = time.monotonic() - begun, getrusage(RUSAGE_CHILDREN), getrusage(RUSAGE_SELF)
     cpu = now.ru_utime + now.ru_stime - own.ru_utime - own.ru_stime
     others = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -114,7 +115,11 @@ def main() -> int:
     parser.add_argument("--reorder-window", type=int, default=1, metavar="N", help="steps")
     parser.add_argument("--json", action="store_true", help="rows for scripts")
     args = parser.parse_args()
-    samples = Samples(lengths(args.file), args.batch, args.reorder_window)
+    own = lengths(args.file)
+    if args.reorder_window > 1:
+        own, rest = np.split(own, [args.steps * args.batch])
+        own = np.concatenate((own[reorder(own, args.batch, args.reorder_window)], rest))
+    samples = Samples(own, args.batch)
     every = pools(args.pipelines, int(samples.lengths.max())).items()
     rows = [measured(name, pool, samples, args.steps) for name, pool in every]
     if args.json:

@@ -9,10 +9,8 @@ node and a network between nodes of the rates given, in microbatches of one samp
 built in a process of its own and proven in another, which say how much processor time and memory
 they took; a build contains a check, which is taken off.
 
-Each device has a process of its own, to which the one that leads sends its part of the plan: "part"
-is the bytes of one as it is sent, in the median and the most of any. "loaded" is what the process
-with the largest takes to read it: time, and memory beside that of its modules. "parted" is the
-processor time of the one that leads to make them all.
+Each device has a process of its own, which reads all of the plan and takes from it what its device
+does: "read" is what that takes, time and memory beside that of its modules.
 
 Exits 1 where there is no plan, or building or checking takes more than 300 s of processor time or
 more than 4 GB.
@@ -31,15 +29,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeVar, get_args
 
-import msgspec
 from msgspec import structs
 
 import plans
+from executor.replay.sides import programs_of
 from planner import Problem, build
 from planner.estimate import Spec, estimate
 from planner.estimate.models import MODELS, Model
 from planner.inputs import Nodes, OrderName, on_nodes, parse_layout
-from plans.parts import Part, parts
+from plans.part import Part
 from profiles import console
 from profiles.errors import GantryError
 from profiles.schema import Link, Rate
@@ -51,9 +49,9 @@ NODE = 8  # devices
 HEAD = (
     "| devices | model | layout | batch | ops | period | gap | of layout | plan MB "
     "| built in s | peak GB | checked in s | peak GB "
-    "| parted in s | part KB | most | loaded in ms | MB |\n"
+    "| read in s | MB |\n"
     "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: "
-    "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    "| ---: | ---: | ---: | ---: | ---: | ---: |"
 )
 T = TypeVar("T")
 
@@ -113,17 +111,8 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Parted:
-    """The parts that processes are sent, and what making them took."""
-
-    median_bytes: int
-    most_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a process took to read its part."""
+class Read:
+    """What a process took to read the plan."""
 
     seconds: float
     bytes: int
@@ -171,22 +160,13 @@ def built(case: Case, rates: Rates, path: Path, limit: float) -> Built:
     )
 
 
-def parted(path: Path, into: Path) -> Parted:
-    """Make the parts of a plan's processes, and write the largest into a file."""
-    plan = plans.load(path)
-    begun = time.process_time()
-    found = [msgspec.msgpack.encode(one) for one in parts(plan, range(len(plan.devices))).values()]
-    spent = time.process_time() - begun
-    sent = sorted(found[1:], key=len)  # process 0 has all of the plan
-    into.write_bytes(sent[-1])
-    return Parted(len(sent[len(sent) // 2]), len(sent[-1]), spent)
-
-
-def loaded(path: Path) -> Loaded:
-    """Read a part as a process does that it is sent to."""
+def read(path: Path) -> Read:
+    """Read the plan as the process of its last device does."""
     before, begun = _peak(), time.process_time()
-    msgspec.msgpack.decode(path.read_bytes(), type=Part)
-    return Loaded(time.process_time() - begun, round((_peak() - before) * 1e9))
+    plan = plans.load(path)
+    ranks = range(len(plan.devices))
+    programs_of(Part(plan, ranks, ranks[-1]))
+    return Read(time.process_time() - begun, round((_peak() - before) * 1e9))
 
 
 def checked(path: Path) -> Checked:
@@ -213,8 +193,7 @@ class Row:
 
     built: Built
     checked: Checked
-    parted: Parted
-    loaded: Loaded
+    read: Read
 
     @property
     def within(self) -> bool:
@@ -225,27 +204,23 @@ class Row:
 def measured(case: Case, rates: Rates, limit: float) -> Row:
     """One after the other."""
     with TemporaryDirectory() as folder:
-        path, part = Path(folder) / "plan.json", Path(folder) / "part"
+        path = Path(folder) / "plan.json"
         made = _apart(built, case, rates, path, limit)
         proven = _apart(checked, path)
-        return Row(
-            replace(made, seconds=made.seconds - proven.seconds),
-            *(proven, _apart(parted, path, part), _apart(loaded, part)),
-        )
+        made = replace(made, seconds=made.seconds - proven.seconds)
+        return Row(made, proven, _apart(read, path))
 
 
 def _line(case: Case, row: Row) -> str:
     """A row for people."""
-    made, proven, apart = row.built, row.checked, row.parted
+    made, proven = row.built, row.checked
     shown = (
         *(str(parse_layout(case.layout).devices), case.model, case.layout, str(case.batch)),
         *(f"{made.ops:,}", show_us(made.period_us)),
         *(f"{ppm / 1e4:.1f} %" for ppm in (made.gap_ppm, made.layout_gap_ppm)),
         f"{made.plan_bytes / 1e6:.2f}",
         *(f"{made.seconds:.1f}", f"{made.gb:.2f}", f"{proven.seconds:.1f}", f"{proven.gb:.2f}"),
-        *(f"{apart.seconds:.1f}", f"{apart.median_bytes / 1e3:.0f}"),
-        *(f"{apart.most_bytes / 1e3:.0f}", f"{row.loaded.seconds * 1e3:.1f}"),
-        f"{row.loaded.bytes / 1e6:.1f}",
+        *(f"{row.read.seconds:.1f}", f"{row.read.bytes / 1e6:.0f}"),
     )
     return "| " + " | ".join(shown) + " |"
 

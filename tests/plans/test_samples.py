@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plans.samples import copy, entries, open_table, places, table_path, table_sha256, write
+from plans.samples import copy, open_order, open_table, table_path, table_sha256, write
 from profiles.errors import FormatError
 
 
@@ -71,13 +71,13 @@ def test_a_table_lies_beside_its_plan() -> None:
     assert table_path("plans/long.json", "gpt-a") == Path("plans/long.gpt-a.samples")
 
 
-def test_entries_say_the_step_of_a_window_and_the_microbatch() -> None:
-    """As many places as two bytes tell apart, and back again; without windows the microbatch."""
-    steps, microbatches = np.divmod(np.arange(65_536), 32)
-    table = entries(steps, microbatches, 32).astype(np.uint16)
-    found = places(table, 2048, 32)
-    assert (found.steps == steps).all()
-    assert (found.microbatches == microbatches).all()
-    alone = places(table, 1, 32)
-    assert not alone.steps.any()
-    assert (alone.microbatches == np.arange(65_536)).all()
+def test_a_table_begins_with_the_order_of_its_samples(tmp_path: Path) -> None:
+    """If they have one; and is no table of samples without."""
+    path, order = tmp_path / "x.samples", np.array([70_000, 0, 1], np.uint32)
+    write(path, [np.array([[3, 2], [1, 0]])], order)
+    assert open_order(path, 3).tolist() == [70_000, 0, 1]
+    assert open_table(path, 2, 3).tolist() == [[3, 2], [1, 0]]
+    assert open_order(path, 0) is None
+    for batch, ordered in ((3, 3), (2, 5), (2, 9)):
+        with pytest.raises(FormatError, match=f"rows of {batch}"):
+            open_table(path, batch, ordered)

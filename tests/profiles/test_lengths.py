@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
 from support.texts import LENGTHS, text_task
@@ -107,3 +109,15 @@ def test_a_file_of_lengths_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="it is a folder"):
         lengths.save(tmp_path / "x.json", "text", LENGTHS)
     assert [path.name for path in tmp_path.iterdir()] == ["x.text.lengths"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 7), st.integers(1, 5))
+def test_samples_are_reordered_within_their_windows(
+    own: list[int], batch: int, window: int
+) -> None:
+    """Each once, the longest first; of equally long ones the first."""
+    order, size = lengths.reorder(own, batch, window).tolist(), batch * window
+    for at in range(0, len(own), size):
+        part = range(at, min(at + size, len(own)))
+        assert order[at : at + size] == sorted(part, key=lambda n: (-own[n], n))

@@ -13,9 +13,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
-from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
+from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, sides
 from executor.replay.tickets import END, ENTER, LEAVE, Job, Span, Ticket, jobs_of, spans_of
-from plans.parts import phase_of, program_parts
 from plans.schema import Op, Program
 
 Key = tuple[Any, ...]  # of a counter
@@ -59,9 +58,8 @@ class Replay:
         self._buffered = rng.random() < 0.5
         self._spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
         self._ranks = ranks
-        parts = program_parts(program, ranks)
-        known = {me: sides(own, ranks.__getitem__) for me, own in parts.items()}
-        self._busy = {me for me, own in parts.items() if own.busy}
+        known = {me: sides(program, ranks, me) for me in set(ranks)}
+        self._busy = next(iter(known.values())).busy
         for me in sorted(known):
             self._enter(known[me], me)
         self._run()

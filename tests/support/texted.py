@@ -159,13 +159,18 @@ class Packed(NamedTuple):
         return self.order[step] if self.order else samples_of(step)
 
 
-def with_rows(made: Packed, rows: NDArray[np.uint16], window: int = 1) -> Packed:
-    """The plan with another table, of samples that moved within such windows."""
+def with_rows(
+    made: Packed,
+    rows: NDArray[np.uint16],
+    window: int = 0,
+    order: NDArray[np.uint32] | None = None,
+) -> Packed:
+    """The plan with another table, of samples that were reordered within such windows."""
     path = Path(_FOLDER.name) / f"{next(_COUNT)}.json"
     (task,) = made.plan.tasks
     assert task.lengths
-    table = samples.write(samples.table_path(path, "a"), [rows])
-    lengths = replace(task.lengths, table=table, window=window)
+    table = samples.write(samples.table_path(path, "a"), [rows], order)
+    lengths = replace(task.lengths, table=table, reordered=window)
     if task.evaluation_lengths:
         name = held_out("a")
         samples.copy(samples.table_path(made.path, name), samples.table_path(path, name))
@@ -224,24 +229,16 @@ def tabled(
 
 
 def moved(made: Packed, window: int) -> Packed:
-    """The plan with samples that moved at random within windows."""
-    steps, (task,) = made.task.steps, made.plan.tasks
+    """The plan with samples that were reordered at random within windows."""
+    rng, size = np.random.default_rng(1), window * BATCH
+    parts = (np.arange(at, min(at + size, SAMPLES)) for at in range(0, SAMPLES, size))
+    order = np.concatenate([rng.permutation(part) for part in parts]).astype(np.uint32)
     shapes = [shape for shape in planned_shapes(made.plan)["a"] for _ in range(shape.rounds)]
-    places = [
-        np.sort(begin * BATCH + own)
-        for begin in range(0, steps, window)
-        for size in [min(window, steps - begin)]
-        for own in np.random.default_rng(1).permutation(size * BATCH).reshape(size, BATCH)
-    ]
-    order = [[at % SAMPLES for at in own.tolist()] for own in places]
+    steps = [order[samples_of(step)].tolist() for step in range(made.task.steps)]
     rows = np.array(
-        [_row(n, shapes[n].tokens, False, own) for n, own in enumerate(order)], np.uint16
+        [_row(n, shapes[n].tokens, False, own) for n, own in enumerate(steps)], np.uint16
     )
-    table = np.empty(rows.size, np.uint16)
-    for step, own in enumerate(places):
-        table[own] = step % window * task.microbatches + rows[step]
-    made = with_rows(made, table.reshape(rows.shape), window)
-    return made._replace(rows=rows, order=order)
+    return with_rows(made, rows, window, order)._replace(rows=rows, order=steps)
 
 
 def samples_of(step: int) -> list[int]:

@@ -102,6 +102,9 @@ class Asked:
     def options(self) -> Options:
         return self.used
 
+    def proven(self) -> Plan:
+        return self.plan
+
     def tasks(self, wanted: object) -> Sequence[Task]:
         return self.loaded
 

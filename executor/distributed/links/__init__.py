@@ -5,13 +5,15 @@ from executor.distributed.links.addresses import grouped
 from executor.distributed.links.clock import Clock
 from executor.distributed.links.dialing import connections
 from executor.distributed.links.mesh import Mesh
-from executor.distributed.links.wires import GroupWire, groups, wires
+from executor.distributed.links.wires import GroupWire, Pair, crossing, groups, wires
 
 __all__ = [
     "Clock",
     "GroupWire",
     "Mesh",
+    "Pair",
     "connections",
+    "crossing",
     "grouped",
     "groups",
     "wires",

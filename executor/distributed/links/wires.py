@@ -4,7 +4,7 @@ Every pair of devices has a group of its own, in each direction: copies of one d
 of another, and all of a pair go in the order of the plan.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from executor.devices import sent_by
 from executor.errors import RunError, one_line
-from plans.parts import Pair
+from plans.ops import Lane
+from plans.part import Part
 
 T = TypeVar("T")
+Pair = tuple[int, int]  # devices, the sender first
 Ends = tuple[int, int]  # processes, the sender first
 
 
@@ -54,18 +56,15 @@ def _with(rank: int, call: Callable[[], T]) -> T:
         raise RunError(f"process {rank} is gone or does not answer: {one_line(error)}") from None
 
 
-def groups(
-    count: int, own: Mapping[int, Ends], backend: str
-) -> Iterator[tuple[int, dist.ProcessGroup]]:
-    """Groups of two processes for the `own` ones of `count` ways, by number, each used once so that
-    no connection is made later on. A group's name is its number among those of a process: all
-    processes count all."""
+def groups(ways: Sequence[Ends], backend: str) -> Iterator[tuple[int, dist.ProcessGroup]]:
+    """Groups of two processes for those of these ways that this one is an end of, by number, each
+    used once so that no connection is made later on. A group's name is its number among those of a
+    process: all processes count all."""
     byte = sent_by(backend)
     me, size = dist.get_rank(), dist.get_world_size()
-    for number in range(count):
-        ends = own.get(number)
-        group = dist.new_group(sorted(ends) if ends else [(me + 1) % size], backend=backend)
-        if ends is None:
+    for number, ends in enumerate(ways):
+        group = dist.new_group(sorted(ends) if me in ends else [(me + 1) % size], backend=backend)
+        if me not in ends:
             continue
         if me == ends[0]:
             _with(ends[1], partial(dist.send, byte, ends[1], group=group))
@@ -75,12 +74,24 @@ def groups(
 
 
 def wires(
-    count: int, own: Mapping[int, Pair], rank_of: Callable[[int], int], backend: str
+    pairs: Sequence[Pair], rank_of: Callable[[int], int], backend: str
 ) -> dict[Pair, GroupWire]:
-    """Wires for the `own` ones of `count` pairs of devices in different processes, by number;
-    `rank_of` says which process has a device."""
-    ends = {number: (rank_of(pair[0]), rank_of(pair[1])) for number, pair in own.items()}
+    """Wires for those of these pairs of devices in different processes of which this one has a
+    device; `rank_of` says which process has one."""
+    ways = [(rank_of(sender), rank_of(receiver)) for sender, receiver in pairs]
     return {
-        own[number]: GroupWire(group, *ends[number], early=backend == "gloo")
-        for number, group in groups(count, ends, backend)
+        pairs[number]: GroupWire(group, *ways[number], early=backend == "gloo")
+        for number, group in groups(ways, backend)
     }
+
+
+def crossing(part: Part) -> list[Pair]:
+    """All pairs of devices in different processes between which a plan has an X."""
+    plan, found = part.plan, set[Pair]()
+    for name, devices in {(one.program, one.devices) for one in plan.segments}:
+        program = plan.program(name)
+        spaces = {buffer.name: int(buffer.space) for buffer in program.buffers}
+        sends = (op for op in program.ops if op.queue.lane is Lane.P2P)
+        ends = {(op.queue.device, spaces[name]) for op in sends for name in op.writes.values()}
+        found |= {(devices[sender], devices[receiver]) for sender, receiver in ends}
+    return sorted(pair for pair in found if part.ranks[pair[0]] != part.ranks[pair[1]])

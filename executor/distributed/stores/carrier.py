@@ -16,7 +16,7 @@ from torch import Tensor
 from executor.distributed.links import groups
 from executor.errors import text_of
 from plans.order import values
-from plans.parts import Part
+from plans.part import Part
 
 PIECE = 16 << 20  # bytes of one message
 _AT_ONCE = 2  # messages under way, so that no end waits for the other between two
@@ -73,12 +73,13 @@ class Carrier:
 
     def _pieces(self, job: Job) -> Iterable[Tensor]:
         shards = ((job.task, number) for number in job.shards)
-        for buffer, count in values(self._part.buffers, self._part.tasks, shards):
+        for buffer, count in values(self._part.plan.host.buffers, self._part.tasks, shards):
             yield from torch.split(self._flat[buffer.offset : buffer.offset + count], PIECE)
 
 
 def carrier(part: Part, flat: Tensor) -> Carrier:
-    """The carrier of a process that has this part of the plan."""
-    ends = {number: (part.firsts[node], part.firsts[0]) for number, node in part.routes.items()}
-    made = groups(part.route_count, ends, "gloo")
-    return Carrier(part, flat, {part.routes[number]: group for number, group in made})
+    """The carrier of a process that has this part of the plan: from all other nodes to node 0 goes
+    what is written to files."""
+    others = {node: first for node, first in part.firsts.items() if node}
+    made = groups([(first, part.firsts[0]) for first in others.values()], "gloo")
+    return Carrier(part, flat, {list(others)[number]: group for number, group in made})

@@ -29,10 +29,8 @@ def lengths_shape(plan: Plan) -> Iterator[str]:
                 f"{task.name}: {task.batch} samples in a step, but there are only "
                 f"{task.lengths.samples}"
             )
-        if task.lengths.window * task.microbatches > MOST:
-            of = f" in each step of a window of {task.lengths.window}"
-            of = of if task.lengths.window > 1 else ""
-            yield f"{task.name}: {task.microbatches} microbatches{of}, a table knows {MOST}"
+        if task.microbatches > MOST:
+            yield f"{task.name}: {task.microbatches} microbatches, a table knows {MOST}"
         if task.microbatch % TOKENS:
             yield (
                 f"{task.name}: microbatches of {task.microbatch} tokens, expected a multiple of "
@@ -59,6 +57,8 @@ def _judged(plan: Plan, task: Task) -> Iterator[str]:
         has, lacks = ("is", "has no") if task.evaluation else ("is not", "has")
         yield f"{task.name}: {has} evaluated, but {lacks} lengths of samples for that"
         return
+    if task.evaluation_lengths and task.evaluation_lengths.reordered:
+        yield f"{task.name}: the samples of its evaluation come in another order than their own"
     first = judge(plan, task.name)
     if first is None or task.evaluation is None:
         return

@@ -3,8 +3,8 @@ that step's round, and no microbatch more tokens than it may have.
 
 A table has one entry for each sample of each step, or of an evaluation, so that no sample can be
 there twice or be left out: what can be wrong is the number of rows, a microbatch that is not there,
-and tokens; and where samples move within windows, a step that is not there, and how many each gets.
-Tables are looked at some windows at a time; they may be larger than memory.
+and tokens; and where samples are reordered, their order: each is there once, within its window.
+Tables are looked at some rows at a time; they may be larger than memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from plans.order import judge, task_runs
-from plans.samples import open_table, places, table_path, table_sha256
+from plans.samples import open_order, open_table, table_path, table_sha256
 from plans.schema import Plan, Task
 from plans.timing import kinds_of
 from profiles.codec import sha256
 from profiles.findings import MOST
-from profiles.lengths import held_out
+from profiles.lengths import held_out, of_step
 
 _AT_ONCE = 1 << 21  # entries or microbatches
 
@@ -81,8 +81,9 @@ def other_lengths(task: Task, lengths: NDArray[Any]) -> Iterator[str]:
 def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Iterator[str]:
     task, limits, shapes, judges = one
     assert task.lengths
-    entries, found = open_table(path, task.batch), table_sha256(path)
-    if found != task.lengths.table:
+    ordered = task.lengths.samples if task.lengths.reordered else 0
+    entries, order = open_table(path, task.batch, ordered), open_order(path, ordered)
+    if (found := table_sha256(path)) != task.lengths.table:
         yield (
             f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"
@@ -90,18 +91,36 @@ def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Itera
     if len(entries) != task.steps:
         wanted = "one for all samples" if judges else f"one for each of {task.steps} steps"
         yield f"{path}: has {len(entries)} rows, expected {wanted}"
-    window = task.lengths.window
-    rows = window * max(1, _AT_ONCE // max(task.batch, limits.shape[1]) // window)
+    if order is not None and (wrong := [*_disordered(task, order)]):
+        yield from wrong
+        return
+    rows = max(1, _AT_ONCE // max(task.batch, limits.shape[1]))
     told = 0
     for begin in range(0, min(len(entries), task.steps), rows):
         end = min(begin + rows, len(entries), task.steps)
-        own = np.asarray(entries[begin:end])
-        part = _Rows.of(task, task.done + begin, own, limits[shapes[begin:end]], lengths)
-        count, lines = _wrong(part._replace(judges=judges))
+        own, first = np.asarray(entries[begin:end]), task.done + begin
+        places = of_step(first, task.batch, task.lengths.samples, end - begin).reshape(own.shape)
+        samples = places if order is None else order[places]
+        part = _Rows(task, first, samples, own, limits[shapes[begin:end]], lengths, judges)
+        count, lines = _wrong(part)
         yield from islice(lines, max(0, MOST - told))
         told += count
     if told > MOST:
         yield f"{path}: {told - MOST} more like these"
+
+
+def _disordered(task: Task, order: NDArray[np.uint32]) -> Iterator[str]:
+    """The first window of the order of all samples that does not have each of its own once."""
+    assert task.lengths
+    places, size = np.arange(len(order)), task.lengths.reordered * task.batch
+    sorted_within = order[np.lexsort((order, places // size))]
+    if len(wrong := np.flatnonzero(sorted_within != places)):
+        begin = int(wrong[0]) // size * size
+        last = min(begin + size, len(order)) - 1
+        yield (
+            f"{task.name}: places {begin} to {last} of the order of its samples, a window of "
+            f"{task.lengths.reordered} steps, do not have each of samples {begin} to {last} once"
+        )
 
 
 def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
@@ -120,79 +139,35 @@ def _limits(plan: Plan, task: Task) -> tuple[Numbers, NDArray[np.int32]]:
 
 
 class _Rows(NamedTuple):
-    """Whole windows of a table, of steps from `first` on. to, microbatches: of each entry the row
-    of the step that has the sample, -1 for one beyond the window, and the microbatch there.
+    """Rows of a table, of steps from `first` on: the sample of each entry, and its microbatch.
     limits: the tokens of the steps' microbatches. judges: the only row is of an evaluation."""
 
     task: Task
     first: int
-    to: Numbers
-    microbatches: NDArray[np.integer]
+    samples: NDArray[np.integer]
+    microbatches: NDArray[np.uint16]
     limits: Numbers
     lengths: NDArray[Any] | None
-    judges: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        first: int,
-        entries: NDArray[np.uint16],
-        limits: Numbers,
-        lengths: NDArray[Any] | None,
-    ) -> "_Rows":
-        assert task.lengths
-        window, count = task.lengths.window, len(entries)
-        steps, microbatches = places(entries, window, task.microbatches)
-        begins = (np.arange(count) // window * window)[:, None]
-        there = steps < np.minimum(window, count - begins)
-        return cls(task, first, np.where(there, begins + steps, -1), microbatches, limits, lengths)
-
-    @property
-    def window(self) -> int:
-        """The steps between which samples move."""
-        assert self.task.lengths
-        return self.task.lengths.window
+    judges: bool
 
     def step(self, row: int) -> str:
         """The task and the step of a row, as messages begin."""
         return self.task.name + (f": step {self.first + row}" if not self.judges else "")
 
-    def sample(self, row: int, column: int) -> int:
-        """The number of a sample."""
-        assert self.task.lengths
-        at = (self.first + row) * self.task.batch + column
-        return at % self.task.lengths.samples
-
-    def held(self, row: int, number: int | None = None) -> Numbers:
-        """The numbers of the samples of a row's step, or of one of its microbatches."""
-        begin = row // self.window * self.window
-        own = slice(begin, begin + self.window)
-        mine = self.to[own] == row
-        if number is not None:
-            mine &= self.microbatches[own] == number
-        return np.array([self.sample(begin, at) for at in np.flatnonzero(mine).tolist()])
-
 
 def _wrong(part: _Rows) -> tuple[int, Iterator[str]]:
     """The number of violations in these rows, and each in words."""
-    beyond = part.to < 0
     counts = (part.limits >= 0).sum(axis=1)
-    strange = ~beyond & (part.microbatches >= counts[part.to])
-    sizes = np.bincount(part.to[~beyond], minlength=len(counts))
-    astray, absent, full = _where(beyond), _where(strange), list[list[int]]()
-    uneven = np.flatnonzero(sizes != part.task.batch).tolist()
+    strange = part.microbatches >= counts[:, None]
+    absent, full = _where(strange), list[list[int]]()
     if part.lengths is not None:
-        tokens = _tokens(part, ~(beyond | strange))
+        tokens = _tokens(part, part.lengths, ~strange)
         full = _where(tokens > np.maximum(part.limits, 0))
     lines = (
-        (_astray(part, row, column) for row, column in astray),
-        (_uneven(part, row, int(sizes[row])) for row in uneven),
-        (_absent(part, row, column, int(counts[part.to[row, column]])) for row, column in absent),
+        (_absent(part, row, column, int(counts[row])) for row, column in absent),
         (_heavy(part, row, number, int(tokens[row, number])) for row, number in full),
     )
-    count = len(astray) + len(uneven) + len(absent) + len(full)
-    return count, chain.from_iterable(lines)
+    return len(absent) + len(full), chain.from_iterable(lines)
 
 
 def _where(wrong: NDArray[np.bool_]) -> list[list[int]]:
@@ -200,17 +175,12 @@ def _where(wrong: NDArray[np.bool_]) -> list[list[int]]:
     return list(np.argwhere(wrong).tolist()) if wrong.any() else []
 
 
-def _tokens(part: _Rows, known: NDArray[np.bool_]) -> Numbers:
+def _tokens(part: _Rows, each: NDArray[Any], known: NDArray[np.bool_]) -> Numbers:
     """The tokens of each microbatch of each row's step, those of padding too; of the known
-    entries."""
-    assert part.lengths is not None
+    entries. each: of all samples."""
     rows, width = part.limits.shape
-    begin = part.first * part.task.batch % len(part.lengths)
-    numbers = np.arange(begin, begin + part.to.size)
-    lengths = np.take(part.lengths, numbers, mode="wrap").astype(np.int64)
-    keys = (part.microbatches + part.to * width).ravel()
-    if not known.all():
-        keys, lengths = keys[known.ravel()], lengths[known.ravel()]
+    keys = (part.microbatches + np.arange(rows)[:, None] * width)[known]
+    lengths = each[part.samples[known]].astype(np.int64)
     if part.task.lengths and part.task.lengths.padded:
         longest = np.zeros(rows * width, np.int64)
         np.maximum.at(longest, keys, lengths)
@@ -219,26 +189,10 @@ def _tokens(part: _Rows, known: NDArray[np.bool_]) -> Numbers:
     return np.bincount(keys, lengths, rows * width).astype(np.int64).reshape(rows, width)
 
 
-def _astray(part: _Rows, row: int, column: int) -> str:
-    begin = part.first + row // part.window * part.window
-    last = min(begin + part.window, part.first + len(part.limits)) - 1
-    return (
-        f"{part.step(row)}: sample {part.sample(row, column)} goes to a step behind {last}, the "
-        f"last one of its window, which begins with step {begin}"
-    )
-
-
-def _uneven(part: _Rows, row: int, count: int) -> str:
-    """A step with too many samples or too few: names the first sample that is too many."""
-    batch = part.task.batch
-    more = f"; beyond that with sample {part.held(row)[batch]}" if count > batch else ""
-    return f"{part.step(row)}: gets {count} samples of its window, expected {batch}{more}"
-
-
 def _absent(part: _Rows, row: int, column: int, count: int) -> str:
     return (
-        f"{part.step(int(part.to[row, column]))}: sample {part.sample(row, column)} is in "
-        f"microbatch {part.microbatches[row, column]}, but "
+        f"{part.step(row)}: sample {part.samples[row, column]} is in microbatch "
+        f"{part.microbatches[row, column]}, but "
         f"{'its rounds have' if part.judges else 'the round has'} {count}"
     )
 
@@ -246,7 +200,7 @@ def _absent(part: _Rows, row: int, column: int, count: int) -> str:
 def _heavy(part: _Rows, row: int, number: int, tokens: int) -> str:
     """A microbatch with too many tokens: names the sample with which there are."""
     assert part.lengths is not None
-    samples = part.held(row, number)
+    samples = part.samples[row][part.microbatches[row] == number]
     lengths, most = part.lengths[samples].astype(np.int64), int(part.limits[row, number])
     up_to, padded = np.cumsum(lengths), ""
     if part.task.lengths and part.task.lengths.padded:

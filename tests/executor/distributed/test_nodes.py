@@ -35,7 +35,7 @@ from executor.shards import HostStore, Saved, Shared, host_room
 from executor.workload import load
 from plans import runlog
 from plans.order import kept_bytes, spans
-from plans.parts import Part, parts
+from plans.part import Part
 from plans.schema import Plan
 from profiles.schema import Emulation
 
@@ -190,7 +190,7 @@ def taken(memory: SharedMemory) -> int:
 
 def first_part(plan: Plan, node: int) -> Part:
     """The plan as the first process of a node has it, of two."""
-    return parts(plan, World(0, 2, nodes=2).ranks(plan))[node]
+    return Part(plan, World(0, 2, nodes=2).ranks(plan), node)
 
 
 def stored(plan: Plan, memory: SharedMemory, node: int, saved: Mapping[str, Saved]) -> HostStore:
@@ -244,7 +244,7 @@ def test_devices_have_the_numbers_of_their_machine(
         return [None]
 
     monkeypatch.setattr(driver, "open_devices", noted)
-    for part in parts(plan, range(4)).values():
-        with suppress(AttributeError), driver.machine(part):
+    for me in range(4):
+        with suppress(AttributeError), driver.machine(Part(plan, range(4), me)):
             pass
     assert seen == [0, 1, 0, 1]

@@ -19,8 +19,8 @@ from executor.distributed.state import Roles, parcel, roles_of, take
 from executor.distributed.values import Parcel
 from executor.numerics import CpuSource
 from executor.replay import TaskState
+from executor.replay.sides import sides
 from executor.workload.task import Task
-from plans.parts import program_parts
 
 WHOLE: Roles = {0: (True, True)}
 
@@ -76,8 +76,8 @@ def test_who_updates_nothing_sends_no_counters() -> None:
 def test_roles_are_those_of_a_process_devices() -> None:
     """Where a shard has forwards, and where it is updated."""
     program = handmade.pipeline().programs[0]
-    here, there = (roles_of(part, "a") for part in program_parts(program, (0, 1)).values())
+    here, there = (roles_of(sides(program, (0, 1), me).ops, "a") for me in (0, 1))
     assert set(here) | set(there) == {0, 1}
-    (both,) = program_parts(program, (0, 0)).values()
+    both = program.ops
     assert roles_of(both, "a") == {0: (True, True), 1: (True, True)}
     assert roles_of(both, "b") == {}

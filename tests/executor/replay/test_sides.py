@@ -4,7 +4,6 @@ import random
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError
 
-import msgspec
 import pytest
 from msgspec import structs
 from support import handmade
@@ -14,11 +13,10 @@ from support.rendezvous import Replay
 from support.seen import Seen
 from support.seen import Ticket as Waits
 
-from executor.replay.sides import BEGUN, READY, Sides, lane_of, sides
+from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, sides
 from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
-from plans.parts import Part, parts, phase_of, program_parts
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing import of_kind
 
@@ -94,20 +92,18 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
 
 
 def test_processes_have_the_jobs_that_all_of_a_plan_gives_them() -> None:
-    """From their parts, as messages bring them: the ops of every stream and of every way for X, in
-    their order, the numbers that they wait for, and who is told of them."""
+    """The ops of every stream and of every way for X, in their order, the numbers that they wait
+    for, and who is told of them."""
     told = 0
     for seed in range(60):
         plan, ranks = some_plan(seed)
         (program,) = plan.programs
         expected, jobs, tells = Seen(program, ranks, ROUNDS), {}, {}
-        for me, part in parts(plan, ranks).items():
-            part = msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=Part)
-            known = sides(part.program(0), ranks.__getitem__)
+        for me in set(ranks):
+            known = sides(program, ranks, me)
             jobs |= {(me, *key): own for key, own in replayed(known).items()}
             tells |= {(me, *key): set(own) for key, own in known.tells.items()}
-            assert part.ranks == {device: ranks[device] for device in part.ranks}
-            assert part.segments[0].ranks == sorted({rank for rank, *_ in expected.jobs} - {me})
+            assert known.busy == {rank for rank, *_ in expected.jobs}
         assert jobs == expected.jobs
         assert tells == expected.tells
         told += sum(">" not in name for _, _, name in tells)
@@ -168,8 +164,7 @@ def test_what_would_wait_for_ever_is_refused_by_name() -> None:
 
 def both_sides(program: Program) -> list[Sides]:
     """A program of two devices as the processes of the first and of the second one see it."""
-    parts = program_parts(program, (0, 1))
-    return [sides(parts[me], lambda device: device) for me in (0, 1)]
+    return [sides(program, (0, 1), me) for me in (0, 1)]
 
 
 def pipeline() -> tuple[Program, Mapping[str, Mapping[str, Op]]]:
@@ -221,8 +216,7 @@ def test_the_receiver_tells_the_sender_that_an_x_is_over() -> None:
 def test_devices_of_one_process_have_no_sides() -> None:
     """It runs all streams as they are, and tells nobody."""
     program, _ = pipeline()
-    (part,) = program_parts(program, (0, 0)).values()
-    both = sides(part, lambda _: 0)
+    both = sides(program, (0, 0), 0)
     assert [tuple(ops) for ops in both.phases.values()] == [
         *(program.enter, program.round, program.leave)
     ]

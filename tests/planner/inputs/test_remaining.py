@@ -1,47 +1,48 @@
-"""Tasks go on as they began: with their microbatches, added as before, where a window ends."""
-
-from collections.abc import Mapping
+"""Tasks go on as they began: with their microbatches, added as before, in the same order."""
 
 import pytest
 from support import synthetic
+from support.texts import text_task
 
-from planner.inputs.remaining import Asked, Rest, after
+from planner.inputs.remaining import Asked, after
 from plans.additions import Addition
 from plans.runlog import CheckpointRecord, Header, RunLog
 from profiles.errors import FormatError
 
 PROFILE = synthetic.profile(synthetic.task("a", layers=1, steps=20), usable_bytes=24 << 20)
+TEXTS = synthetic.profile(text_task("a"), usable_bytes=24 << 20)
 
 
 SUMS = (Addition(0, 1, "(0 + 1)"),)  # of a run on several devices
 
 
-def went_on(done: int, windows: Mapping[str, tuple[int, int]] = {}, asked: Asked = ()) -> Rest:
-    """The rest after a run of 20 steps that was kept after so many."""
+def log_of(done: int, reordered: int = 1) -> RunLog:
+    """A run that was kept after so many steps."""
     header = Header(
         plan_sha256="0" * 64,
         started="2025",
         devices=("cpu0",),
         emulated=True,
         microbatch={"a": 1},
-        windows=dict(windows),
+        reordered={"a": reordered} if reordered > 1 else {},
         additions={"a": SUMS},
     )
-    kept = (CheckpointRecord("a", done, "a.pt", 0),)
-    return after(PROFILE, [RunLog(header, (), (), None, kept)], "run.jsonl", asked)
+    return RunLog(header, (), (), None, (CheckpointRecord("a", done, "a.pt", 0),))
 
 
-@pytest.mark.parametrize(("done", "first"), [(8, 0), (10, 2)])
-def test_a_task_goes_on_where_a_window_ended(done: int, first: int) -> None:
-    """Windows are counted from the first step of the plan that ran."""
-    assert went_on(done, {"a": (first, 4)}).done == {"a": done}
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_task_goes_on_in_the_order_that_its_samples_had(window: int) -> None:
+    """Wherever it stopped."""
+    rest = after(TEXTS, [log_of(3, window)], "run.jsonl", (), window)
+    assert rest.done == {"a": 3}
 
 
-@pytest.mark.parametrize(("done", "first"), [(9, 0), (8, 2)])
-def test_a_task_that_stopped_within_a_window_is_refused(done: int, first: int) -> None:
-    """Its other steps would train some samples again, and others never."""
-    with pytest.raises(FormatError, match=f"a stopped after {done} steps, within a window of 4"):
-        went_on(done, {"a": (first, 4)})
+@pytest.mark.parametrize(("was", "window"), [(4, 1), (1, 4), (4, 8)])
+def test_another_order_of_what_is_left_is_refused(was: int, window: int) -> None:
+    """Some samples would be trained again, and others never."""
+    text = f"a has trained 3 steps .* of {was} step.* give --reorder-window {was}"
+    with pytest.raises(FormatError, match=text):
+        after(TEXTS, [log_of(3, was)], "run.jsonl", (), window)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +51,5 @@ def test_a_task_that_stopped_within_a_window_is_refused(done: int, first: int) -
 )
 def test_the_size_that_a_task_had_is_as_good_as_none(asked: Asked, keeps: bool) -> None:
     """Who asks for it gets the same bits, or no plan; another size may add in any order."""
-    rest = went_on(8, asked=asked)
+    rest = after(PROFILE, [log_of(8)], "run.jsonl", asked)
     assert (rest.kept, rest.additions) == (({"a": 1}, {"a": SUMS}) if keeps else ({}, {}))

@@ -18,22 +18,19 @@ LONG = PipelineType(Curve(0.001, 0.5, 80.0), depth=2, longest=4096, count=2)
 POOL = Pool((SHORT, LONG))
 
 
-def _samples(count: int = 1_000, batch: int = 70, window: int = 1) -> Samples:
+def _samples(count: int = 1_000, batch: int = 70) -> Samples:
     drawn = np.random.default_rng(0).lognormal(5, 1.2, count)
-    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch, window)
+    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch)
 
 
 def _kind_of(found: Arrangement) -> list[int]:
     return [kind for kind, rounds in found.turns for _ in range(rounds)]
 
 
-@pytest.mark.parametrize("window", [1, 8])
 @pytest.mark.parametrize("how", PACKINGS)
-def test_every_microbatch_of_the_table_is_what_its_kind_says(
-    how: How, window: int, tmp_path: Path
-) -> None:
+def test_every_microbatch_of_the_table_is_what_its_kind_says(how: How, tmp_path: Path) -> None:
     """Added up sample by sample: at most as many tokens as the kind has, and its means."""
-    samples, path = _samples(window=window), tmp_path / "x.samples"
+    samples, path = _samples(), tmp_path / "x.samples"
     found = arranged(samples, range(5, 65), POOL, how)
     assert write_table(path, [found]) == table_sha256(path)
     rows, kinds = open_table(path, 70), _kind_of(found)
@@ -41,10 +38,9 @@ def test_every_microbatch_of_the_table_is_what_its_kind_says(
     width = sum(map(len, found.kinds[0].most))
     every: list[list[list[int]]] = [[[] for _ in range(width)] for _ in rows]
     for at, row in enumerate(rows.tolist()):
-        for sample, entry in enumerate(row):
-            step, group = divmod(entry, width)
+        for sample, group in enumerate(row):
             length = int(samples.lengths[((5 + at) * 70 + sample) % 1_000])
-            every[at // window * window + step][group].append(length)
+            every[at][group].append(length)
     sums = [np.zeros((2, sum(map(len, kind.most)))) for kind in found.kinds]
     for held, number in zip(every, kinds, strict=True):
         assert sum(map(len, held)) == 70

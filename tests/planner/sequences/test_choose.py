@@ -5,15 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import synthetic
-from support.texts import text_task
 
 from planner import Problem, build
 from planner.estimate import Spec, estimate
-from planner.inputs import Effort, Kind, parse_layout
-from planner.packing.asked import Asked
+from planner.inputs import parse_layout
 from planner.sequences import choose
-from planner.sequences.mix import Mix
 from plans import prove_tables, save
 from plans.schema import Plan
 
@@ -49,14 +45,3 @@ def test_passes_in_another_order_are_taken_where_steps_are_shorter(
     alone = built(tmp_path)
     assert {*orders(alone)} == {"1f1b"}
     assert plan.prediction.makespan_us < 0.95 * alone.prediction.makespan_us
-
-
-def test_ways_are_judged_by_whole_windows() -> None:
-    """Of some steps, spread over all."""
-    task = text_task(lengths=LENGTHS, batch=4, steps=200)
-    kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 1, None)
-    asked = Asked(task, LENGTHS, kind, 1 << 40, window=3)
-    few = choose._Search(asked, choose.Wanted(1, [Mix((1,))], "ffd"), Effort(0, 0)).few
-    windows = {step // 3 for step in few}
-    assert few == [step for step in range(200) if step // 3 in windows]
-    assert (len(windows), min(windows), max(windows)) == (16, 0, 66)

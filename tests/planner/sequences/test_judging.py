@@ -17,7 +17,6 @@ from plans import prove_tables, samples
 from plans.order import judge
 from plans.samples import table_path
 from plans.schema import Plan
-from plans.timing import kinds_of
 from profiles.errors import FormatError
 from profiles.lengths import describe, held_out
 from profiles.schema import Evaluation
@@ -146,18 +145,6 @@ def test_more_microbatches_than_a_table_knows_are_refused(tmp_path: Path) -> Non
     text = "text: its evaluation has 70000 microbatches, a table has numbers for 65536"
     with pytest.raises(FormatError, match=text):
         built(asked(held, packing="auto", why_not="its convolution reaches across"), tmp_path)
-
-
-def test_windows_go_with_more_microbatches_of_evaluation(tmp_path: Path) -> None:
-    """Where a round of an evaluation has more of them than any step, by which entries are told
-    apart."""
-    plan = built(replace(asked(devices=2, packing="ffd"), reorder_window=4), tmp_path)
-    (task,), program = plan.tasks, judge(plan, "text")
-    assert program
-    assert task.lengths
-    trained = [len(kind.tokens) for one in plan.programs[:1] for kind in kinds_of(one)]
-    assert task.lengths.window == 4
-    assert task.microbatches == len(program.tokens) > max(trained)
 
 
 def test_steps_of_two_mixes_are_evaluated_by_one_program(tmp_path: Path) -> None:

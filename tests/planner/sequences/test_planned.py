@@ -1,6 +1,5 @@
 """Plans of a task whose samples have lengths."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,18 +13,13 @@ from support.true_steps import Truth
 
 import plans
 from planner import Infeasible, Problem, build
-from planner.dispatch import Pool, reordered
 from planner.inputs import PackingName, parse_layout
-from planner.packing import How
-from planner.packing.asked import Array
-from planner.sequences.ways import Trial
 from planner.views import describe
 from plans import prove_tables
 from plans.order import task_runs
-from plans.samples import open_table, table_path
+from plans.samples import open_order, open_table, table_path
 from plans.schema import Plan
 from plans.timing import duration_us, runs
-from profiles.lengths import of_step
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -121,17 +115,25 @@ def test_windows_make_steps_shorter_where_few_samples_are_long(tmp_path: Path) -
     plain, plan = (built(replace(one, reorder_window=window), tmp_path) for window in (1, 4))
     (task,) = plan.tasks
     assert task.lengths
-    assert task.lengths.window == 4
+    assert task.lengths.reordered == 4
     assert plan.prediction.makespan_us < 0.95 * plain.prediction.makespan_us
     assert plan.prediction.lower_bound_us <= plain.prediction.lower_bound_us
-    assert "moved within windows of 4 steps" in describe(plan)
+    assert "reordered within windows of 4 steps" in describe(plan)
 
 
-def test_a_window_is_no_longer_than_all_steps(tmp_path: Path) -> None:
-    """However long a one is asked for: a table has no numbers for so many microbatches."""
-    plan = built(replace(asked(devices=1, packing="ffd"), reorder_window=60_000), tmp_path)
-    assert plan.tasks[0].lengths
-    assert plan.tasks[0].lengths.window == STEPS
+def test_what_is_left_has_the_order_of_the_whole(tmp_path: Path) -> None:
+    """On other devices, too, and wherever it begins."""
+    one = replace(asked(devices=2, packing="ffd"), reorder_window=4)
+    (task,) = one.tasks
+    left = replace(one.alike(tasks=(structs.replace(task, steps=STEPS - 3),)), done={"text": 3})
+    orders = list[list[int]]()
+    for problem in (one, left):
+        (planned,) = built(problem, tmp_path).tasks
+        assert planned.lengths
+        order = open_order(table_path(tmp_path / "plan.json", "text"), planned.lengths.samples)
+        assert order is not None
+        orders.append(order.tolist())
+    assert orders[0] == orders[1]
 
 
 def truth(plan: Plan, folder: Path) -> float:
@@ -148,23 +150,3 @@ def test_steps_last_as_long_as_their_sequences_say(packing: PackingName, tmp_pat
     that one: a step of mean microbatches is up to nine parts shorter."""
     one = replace(asked(packing=packing), layout=parse_layout("2x1"))
     assert truth(built(one, tmp_path), tmp_path) == pytest.approx(1, abs=0.01)
-
-
-def test_estimates_go_by_samples_that_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of whole windows, each as it is on the pipelines that are estimated."""
-    seen = list[tuple[Pool, list[list[int]]]]()
-    ours = Trial.step_us
-
-    def noted(trial: Trial, steps: Sequence[Array], how: How) -> int:
-        seen.append((trial.pool, [own.tolist() for own in steps]))
-        return ours(trial, steps, how)
-
-    monkeypatch.setattr(Trial, "step_us", noted)
-    built(replace(asked(packing="ffd"), layout=parse_layout("1x2"), reorder_window=4), tmp_path)
-    came = [LENGTHS[of_step(step, BATCH, len(LENGTHS))].astype(int) for step in range(STEPS)]
-    assert seen
-    for pool, steps in seen:
-        every = np.concatenate(came)
-        assert steps == [every[own].tolist() for own in reordered(pool, came, 4)]

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from support.retime import retimed
 import plans
 from plans.checker.check import violations
 from plans.order import Reached, due_of, rest
-from plans.parts import Part, parts
 from plans.schema import Plan
 from profiles.errors import FormatError
 
@@ -58,8 +56,7 @@ def reached(draw: st.DrawFn) -> tuple[str, Reached]:
 
 @given(reached())
 def test_what_is_left_follows_what_is_done(case: tuple[str, Reached]) -> None:
-    """Of each task the rounds from its point on, in their order; each process can be told its
-    part, also where nothing of a task is left."""
+    """Of each task the rounds from its point on, in their order."""
     plan, point = PLANS[case[0]], case[1]
     left = rest(plan, point)
     for task in plan.tasks:
@@ -70,9 +67,6 @@ def test_what_is_left_follows_what_is_done(case: tuple[str, Reached]) -> None:
             at += len(whole[at:]) - len(whole[at:].lstrip("e"))
         assert told(left, task.name) == whole[at:]
         assert left.task(task.name).steps == len(places) - steps
-    sent = parts(left, range(len(left.devices)))
-    decoder = msgspec.msgpack.Decoder(Part)
-    assert {rank: decoder.decode(msgspec.msgpack.encode(p)) for rank, p in sent.items()} == sent
 
 
 @settings(max_examples=8)

@@ -1,6 +1,7 @@
 """Tables beside a plan: every violation by step and sample, against a loop over all of them."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from support.cli import planner_cli
 from support.kinded import BATCH, MOST, SAMPLES, kinded
 
 import plans
-from plans.checker.lengths import lengths_shape, tables
 from plans.checker.lengths import table as table_module
+from plans.checker.lengths import tables
 from plans.order import task_runs
 from plans.samples import table_path, write
 from plans.schema import Lengths, Plan
@@ -28,14 +29,21 @@ Rows = list[list[int]]
 
 
 def planned(
-    path: Path, rows: Rows, runs: Runs = RUNS, *, padded: bool = False, window: int = 1
+    path: Path,
+    rows: Rows,
+    runs: Runs = RUNS,
+    *,
+    padded: bool = False,
+    order: list[int] | None = None,
 ) -> Plan:
-    """A plan whose kind 1 has one microbatch of 512 tokens, with this table beside its file."""
+    """A plan whose kind 1 has one microbatch of 512 tokens, with this table beside its file; order:
+    of all samples, within windows of one step."""
     plan = kinded("resident", [[MOST, 256], [MOST]], runs)
-    digest = write(table_path(path, "a"), [np.array(row) for row in rows])
+    numbers = None if order is None else np.array(order, np.uint32)
+    digest = write(table_path(path, "a"), [np.array(row) for row in rows], numbers)
     own = hashlib.sha256(LENGTHS.tobytes()).hexdigest()
     assert plan.tasks[0].lengths
-    more = {"padded": padded, "window": window}
+    more = {"padded": padded, "reordered": int(order is not None)}
     said = replace(plan.tasks[0].lengths, sha256=own, table=digest, **more)
     plan = replace(plan, tasks=(replace(plan.tasks[0], lengths=said, done=3),))
     plans.save(path, plan)
@@ -190,97 +198,45 @@ def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
         plans.prove_tables(plan, path)
 
 
-# Windows of steps 3 and 4, 5 and 6, with two microbatches each: samples 5 and 6, 1 and 2 changed.
-MOVED = [[0, 0, 1, 0, 2], [0, 2, 2, 2, 3], [0, 0, 0, 0, 2], [0, 3, 2, 2, 2]]
-
-
-def test_a_sound_table_of_windows_is_passed(tmp_path: Path) -> None:
-    """Every step has five samples, some of them from the row of the other step."""
-    plan = planned(tmp_path / "p.json", MOVED, window=2)
-    assert list(tables(plan, tmp_path / "p.json", {"a": LENGTHS})) == []
-
-
-BEHIND = (
-    "a: step 6: sample 6 goes to a step behind 6, the last one of its window, which begins with "
-    "step {}"
-)
-FEWER = "a: step 6: gets 4 samples of its window, expected 5"
-
-
 @pytest.mark.parametrize(
-    ("place", "lines"),
+    ("order", "window"),
     [
-        (
-            (1, 0, 2),  # sample 6 comes to step 4 as well
-            [
-                "a: step 3: gets 4 samples of its window, expected 5",
-                "a: step 4: gets 6 samples of its window, expected 5; beyond that with sample 3",
-            ],
-        ),
-        ((3, 4, 5), [BEHIND.format(5), FEWER]),
-        ((3, 0, 1), ["a: step 5: sample 2 is in microbatch 1, but the round has 1"]),
-        ((0, 4, 3), [f"a: step 4: microbatch 1 has 310 {BEYOND.format(2, 3, 250)}"]),
+        ([4, 3, 2, 1, 0, 6, 5], None),
+        ([4, 3, 2, 1, 1, 6, 5], "0 to 4"),  # sample 0 never comes
+        ([4, 3, 2, 1, 5, 6, 0], "0 to 4"),  # 0 and 5 are in one another's
+        ([4, 3, 2, 1, 0, 6, 7], "5 to 6"),  # there are seven samples
     ],
 )
-def test_what_is_wrong_in_a_window_is_told_by_step_and_sample(
-    tmp_path: Path, place: tuple[int, int, int], lines: list[str]
+def test_an_order_has_every_sample_once_within_its_window(
+    tmp_path: Path, order: list[int], window: str | None
 ) -> None:
-    """A step that gets one more, another one less; a step beyond the window; microbatches and
-    tokens of the step that a sample went to."""
-    plan = planned(tmp_path / "p.json", put(MOVED, *place), window=2)
-    assert list(tables(plan, tmp_path / "p.json", {"a": LENGTHS})) == lines
+    """Of one step of five samples; the last one is shorter."""
+    path = tmp_path / "p.json"
+    plan = planned(path, [[0] * BATCH] * 4, order=order)
+    wrong = (
+        f"a: places {window} of the order of its samples, a window of 1 steps, do not have each "
+        f"of samples {window} once"
+    )
+    assert list(tables(plan, path)) == ([wrong] if window else [])
 
 
-def test_the_last_window_may_be_shorter(tmp_path: Path) -> None:
-    """Three steps and one; nothing goes to the second step of the last window."""
-    rows = [[0, 0, 1, 0, 2], [0, 2, 2, 2, 2], [4] * BATCH, [0, 1, 0, 0, 2]]
-    plan = planned(tmp_path / "p.json", rows, window=3)
-    assert list(tables(plan, tmp_path / "p.json")) == [BEHIND.format(6), FEWER]
-
-
-def test_a_window_has_numbers_for_all_its_microbatches() -> None:
-    """An entry has two bytes."""
-    plan = kinded("resident", [[MOST, 256], [MOST]], RUNS)
-    (task,) = plan.tasks
-    assert task.lengths
-    for window, lines in (
-        (32768, []),
-        (32769, ["a: 2 microbatches in each step of a window of 32769, a table knows 65536"]),
-    ):
-        lengths = replace(task.lengths, window=window)
-        made = replace(plan, tasks=(replace(task, lengths=lengths),))
-        assert list(lengths_shape(made)) == lines
-
-
-def slow(plan: Plan, rows: Rows) -> list[str]:
+def slow(plan: Plan, rows: Rows, order: Sequence[int]) -> list[str]:
     """Step, and what is wrong there, sample by sample."""
     wrong, (task,) = list[str](), plan.tasks
     assert task.lengths
-    window, runs = task.lengths.window, task_runs(plan, "a")
     kinds = [
-        kinds_of(plan.program(run.program))[run.kind] for run in runs for _ in range(run.steps)
+        kinds_of(plan.program(run.program))[run.kind]
+        for run in task_runs(plan, "a")
+        for _ in range(run.steps)
     ]
     held: list[dict[int, list[int]]] = [{} for _ in rows]
-    sizes = [0] * len(rows)
-    for at, row in enumerate(rows):
-        for j, entry in enumerate(row):
-            sample, step, number = ((3 + at) * BATCH + j) % SAMPLES, at, entry
-            if window > 1:
-                step, number = (
-                    at - at % window + entry // task.microbatches,
-                    entry % task.microbatches,
-                )
-            if step // window != at // window or step >= len(rows):
-                wrong.append(f"step {3 + at}: sample {sample} goes to")
-                continue
-            sizes[step] += 1
+    for step, row in enumerate(rows):
+        for j, number in enumerate(row):
+            sample = order[((3 + step) * BATCH + j) % SAMPLES]
             if number >= len(kinds[step].tokens):
                 wrong.append(f"step {3 + step}: sample {sample} is in")
             else:
                 held[step].setdefault(number, []).append(int(LENGTHS[sample]))
-    for step, size in enumerate(sizes, 3):
-        if size != BATCH:
-            wrong.append(f"step {step}: gets {size} samples")
     for step, (kind, there) in enumerate(zip(kinds, held, strict=True), 3):
         tokens = kind.tokens
         for number, own in there.items():
@@ -291,29 +247,34 @@ def slow(plan: Plan, rows: Rows) -> list[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Runs, Rows, bool, int, int]:
+def cases(draw: st.DrawFn) -> tuple[Runs, Rows, bool, int, list[int] | None]:
     counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     runs = tuple((n % 2, count) for n, count in enumerate(counts))
-    window = draw(st.integers(1, 4))
-    row = st.lists(st.integers(0, 2 * window), min_size=BATCH, max_size=BATCH)
+    order = draw(st.none() | st.permutations(range(BATCH)))
+    row = st.lists(st.integers(0, 2), min_size=BATCH, max_size=BATCH)
     rows = draw(st.lists(row, min_size=sum(counts), max_size=sum(counts)))
-    return runs, rows, draw(st.booleans()), draw(st.sampled_from([1, 11, 1000])), window
+    return (
+        runs,
+        rows,
+        draw(st.booleans()),
+        draw(st.sampled_from([1, 11, 1000])),
+        order and [*order, 6, 5],
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(cases())
 def test_violations_are_those_of_a_loop_over_all_samples(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[Runs, Rows, bool, int, int]
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[Runs, Rows, bool, int, list[int] | None]
 ) -> None:
-    """Whatever the kinds and the window, padded or not, however many rows are looked at
-    together."""
-    runs, rows, padded, at_once, window = case
+    """Whatever the kinds and the order, padded or not, however many rows are looked at together."""
+    runs, rows, padded, at_once, order = case
     path = tmp_path_factory.mktemp("table") / "p.json"
-    plan = planned(path, rows, runs, padded=padded, window=window)
+    plan = planned(path, rows, runs, padded=padded, order=order)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "_AT_ONCE", at_once)
         lines = list(tables(plan, path, {"a": LENGTHS}))
-    wanted = slow(plan, rows)
+    wanted = slow(plan, rows, order or range(SAMPLES))
     assert len(lines) == len(wanted)
     assert all(any(f"a: {one}" in line for line in lines) for one in wanted)
 
