@@ -51,11 +51,13 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """A place on the y axis. font: of names, in points; left: these stand at the left of bars."""
+    """A place on the y axis with its name there. font: of the names of bars, in points; left: these
+    stand at the left of bars."""
 
     low: float
     height: float
     font: float = 7
+    name: str = ""
     left: bool = False
 
     def part(self, low: float, height: float) -> "Row":

@@ -40,11 +40,11 @@ class Mark(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Bars in named rows ("": without a name) within a window of time. height: inches. marks: shown
+    """Bars in rows within a window of time. height: inches. marks: shown
     where the window has them. boxes: drawn around parts of rows. note: follows the unit of time."""
 
     height: float
-    rows: Sequence[tuple[str, Row]]
+    rows: Sequence[Row]
     bars: Sequence[Bar]
     window: Window
     title: str
@@ -69,9 +69,9 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
     return fig
 
 
-def top(rows: Sequence[tuple[str, Row]]) -> float:
+def top(rows: Sequence[Row]) -> float:
     """The upper edge of the highest row."""
-    return max(row.low + row.height for _, row in rows)
+    return max(row.low + row.height for row in rows)
 
 
 def gantt(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
@@ -81,12 +81,12 @@ def gantt(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
     start, end = panel.window
     # Room for a line at the very end to be seen.
     ax.set_xlim(start, end + max(end - start, 1) * 0.004)
-    ax.set_ylim(min(row.low for _, row in panel.rows) - _MARGIN, top(panel.rows) + _MARGIN)
+    ax.set_ylim(min(row.low for row in panel.rows) - _MARGIN, top(panel.rows) + _MARGIN)
     ax.set_facecolor(_BACK)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    for _, row in panel.rows:
+    for row in panel.rows:
         ax.axhspan(row.low, row.low + row.height, color="white", lw=0, zorder=0)
-    named = {name: row.low + row.height / 2 for name, row in panel.rows if name}
+    named = {row.name: row.low + row.height / 2 for row in panel.rows if row.name}
     ax.set_yticks(list(named.values()), list(named), fontsize=7.5)
     ax.tick_params(axis="y", length=0)
     crowded = paint(ax, tasks, panel.bars, panel.window)

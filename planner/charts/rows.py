@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.charts.bars import Bar, Row
 from planner.charts.panels import Mark, Panel, top
-from planner.views import Focus, Window, ranges, receiver, shards_on, spaces, stages
+from planner.views import Focus, Window, ranges, shards_on, stages
 from plans.ops import COPIES, PASSES, Lane, parse_stream
 from plans.schema import Plan, Segment
 from plans.timing import OpBar, phases, steady_us, streams
@@ -36,8 +36,8 @@ def overview(plan: Plan, title: str, marks: Sequence[Mark], near: Focus | None) 
     around what is in focus, however short it is."""
     count, every = len(plan.devices), -(-len(plan.devices) // _LABELLED)
     height, pitch = min(0.46 * max(count, 1.5), 6.0), _SEGMENTS.height + 0.4
-    rows = [_SEGMENTS._replace(low=-number * pitch) for number in range(count)]
     names = [f"{n}  {d.name}" if n % every == 0 else "" for n, d in enumerate(plan.devices)]
+    rows = [_SEGMENTS._replace(low=-n * pitch, name=name) for n, name in enumerate(names)]
     lines = height / (count * pitch) * _SEGMENTS.height / _LETTER  # of text in a row
     bars = [
         bar
@@ -47,9 +47,8 @@ def overview(plan: Plan, title: str, marks: Sequence[Mark], near: Focus | None) 
     ]
     framed = plan.segments[near.segment].devices if near else ()
     boxes = [(near.window, rows[device].part(-0.06, 1.12)) for device in framed if near]
-    whole, shown = (0, plan.prediction.makespan_us), list(zip(names, rows, strict=True))
     note = "; thin: loads before, stores after the rounds"
-    return Panel(height, shown, bars, whole, title, marks, boxes, note)
+    return Panel(height, rows, bars, (0, plan.prediction.makespan_us), title, marks, boxes, note)
 
 
 def _stripes(plan: Plan, segment: Segment, row: Row, lines: float) -> Iterator[Bar]:
@@ -69,13 +68,11 @@ def _stripes(plan: Plan, segment: Segment, row: Row, lines: float) -> Iterator[B
 
 @dataclass(frozen=True)
 class OpRows:
-    """The rows of streams, and how ops look in them. titles: of rows, where not the streams' names.
-    held: by program and task the shards of each of its devices, where drawn as a pipeline.
-    alone: there is one task, whose name ops leave out."""
+    """The rows of streams, and how ops look in them. held: by program and task the shards of its
+    devices, where drawn as a pipeline. alone: there is one task, whose name ops leave out."""
 
     plan: Plan
     rows: Mapping[str, Row]
-    titles: Mapping[str, str]
     held: Held
     alone: bool
 
@@ -86,17 +83,17 @@ class OpRows:
 
     def bars(self, ops: Iterable[OpBar]) -> list[Bar]:
         """The bars of ops whose streams have rows, and the arrows of sends between two rows."""
-        places = {program.name: spaces(program) for program in self.plan.programs}
+        spaces = {p.name: {b.name: b.space for b in p.buffers} for p in self.plan.programs}
         found: list[Bar] = []
         for op in ops:
             times, segment = (op.start_us, op.us, op.period_us, op.rounds), self._segment(op)
             if row := self.rows.get(op.stream):
                 names = self.names(op)
                 found.append(Bar(row, op.task, op.kind, names, *times, self.tone(op)))
-            to = receiver(op.op, places[segment.program]) if self.piped else None
-            if to is not None:
-                ends = (op.device, segment.devices[to])
-                here, there = (self.rows.get(f"{device}.compute") for device in ends)
+            if self.piped and op.kind == "X":
+                (buffer,), places = op.op.writes.values(), spaces[segment.program]
+                to = segment.devices[int(places[buffer])] if buffer in places else None
+                here, there = (self.rows.get(f"{device}.compute") for device in (op.device, to))
                 if here and there:
                     found.append(Bar(here, op.task, op.kind, (), *times, to=there))
         return found
@@ -138,15 +135,15 @@ class OpRows:
         large: bool = False,
     ) -> Panel:
         """These ops within a window; `large` gives few rows more room. Many rows get less."""
-        named = [(self.titles.get(stream, stream), row) for stream, row in self.rows.items()]
-        units = top(named)
-        height = min(units * 0.36, max(9.0, units * (0.2 if self.piped else 0.36)))
+        rows = list(self.rows.values())
+        units = top(rows)
+        height = min(units * 0.36, max(9.0, units * 0.2))
         if large:
             height = max(height, min(2.1, units * 0.8))
         bars = self.bars(ops)
         several = any(bar.tone not in (None, TONE) for bar in bars)
         note = "; of a device's shards the first is darkest" * several
-        return Panel(height, named, bars, window, title, marks, note=note)
+        return Panel(height, rows, bars, window, title, marks, note=note)
 
 
 def op_rows(plan: Plan, shown: Sequence[Segment] | None = None, *, copies: bool = False) -> OpRows:
@@ -155,18 +152,20 @@ def op_rows(plan: Plan, shown: Sequence[Segment] | None = None, *, copies: bool 
     streams only with `copies`."""
     segments = plan.segments if shown is None else shown
     devices = {device for segment in segments for device in segment.devices}
-    lanes, held, titles, gap = set(Lane), {}, {}, 0.12
+    lanes, held, gap = set(Lane), {}, 0.12
     if any(len(segment.devices) > 1 for segment in segments):
         lanes, gap = set(Lane) if copies else {Lane.COMPUTE, Lane.HOST}, 0.3  # arrows cross it
         held = {
             program.name: {task: shards_on(stages(program, task)) for task in program.tasks}
             for program in plan.programs
         }
-        titles = {f"{device}.compute": _title(device, segments, held) for device in devices}
-    used = [(stream, *parse_stream(stream)) for stream in streams(plan)]
-    rows = _stacked([name for name, at, lane in used if at in devices and lane in lanes], gap)
+    used = [stream for stream in streams(plan) if parse_stream(stream).device in devices]
+    rows = _stacked([stream for stream in used if parse_stream(stream).lane in lanes], gap)
+    for device in devices if held else ():
+        row = rows[f"{device}.compute"]
+        rows[f"{device}.compute"] = row._replace(name=_title(device, segments, held))
     tasks = {task for segment in segments for task in plan.trained(segment)}
-    return OpRows(plan, rows, titles, held, alone=len(tasks) == 1)
+    return OpRows(plan, rows, held, alone=len(tasks) == 1)
 
 
 def _title(device: int, segments: Sequence[Segment], held: Held) -> str:
@@ -194,6 +193,6 @@ def _stacked(used: Sequence[str], gap: float) -> dict[str, Row]:
     for stream in reversed(used):
         device, lane = parse_stream(stream)
         low += apart if below not in (-1, device) else 0.0
-        found[stream] = row = _LANES.get(lane, _COPIES)._replace(low=low)
+        found[stream] = row = _LANES.get(lane, _COPIES)._replace(low=low, name=stream)
         low, below = low + row.height + gap, device
     return dict(reversed(found.items()))

@@ -201,9 +201,7 @@ def test_only_the_devices_of_the_segment_are_drawn_large() -> None:
 def test_names_of_marks_stay_clear_of_the_title() -> None:
     """However long the title, and however close the marks: they have a line of their own."""
     marks = [panels.Mark(us, "x" * 20, False) for us in (10, 12, 190)]
-    fig = panels.figure(
-        [panels.Panel(2.0, [("", bars.Row(0, 1))], [], (0, 200), "y" * 150, marks)], []
-    )
+    fig = panels.figure([panels.Panel(2.0, [bars.Row(0, 1)], [], (0, 200), "y" * 150, marks)], [])
     fig.draw_without_rendering()
     (ax,) = fig.axes
     title, names = ax._left_title, ax.get_legend()

@@ -143,7 +143,7 @@ def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
     of the pipeline alone is of one task."""
     plan = _mixed()
     found = op_rows(plan)
-    assert found.titles == {"0.compute": "0  s1", "1.compute": "1  s0", "2.compute": "2"}
+    assert [row.name for row in found.rows.values()] == ["0  s1", "1  s0", "2"]
     op = next(op for op in timing.op_bars(plan) if op.segment == 2 and ".B1" in op.op.id)
     assert found.names(op) == ("b.s0.B1", "s0.B1", "1")
     close = gantt.figure(plan).axes[1]
