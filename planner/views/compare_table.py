@@ -1,12 +1,13 @@
 """A run against its plan in words, and as JSON values."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from planner.views.compare import Comparison, Ratio
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
+_RATIO = ("predicted", "actual", "error")
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
@@ -80,18 +81,21 @@ def table(comparison: Comparison) -> str:
     bound = f"{show_us(prediction.lower_bound_us)} ({prediction.lower_bound_name})"
     lines = [
         f"run {c.status}{paced}{guessed}",
-        *_block("", rows),
+        *columns([("", *_RATIO), *rows], numbers=True),
         f"median error of a compute op: {error}",
         f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
-        *("", *_block("task", tasks, "first loss", "last loss")),
-        *("", *_block("kind", kinds, "median op")),
+        "",
+        *columns([("task", *_RATIO, "first loss", "last loss"), *tasks], numbers=True),
+        "",
+        *columns([("kind", *_RATIO, "median op"), *kinds], numbers=True),
     ]
     if len(c.devices) > 1:
         devices = (
-            (f"device {n}", *_cells(one, 0, show_us), _median(one), str(c.processes.get(n, "-")))
+            (f"device {n}", str(c.processes.get(n, "-")), *_cells(one, 0, show_us), _median(one))
             for n, one in c.devices.items()
         )
-        lines += ["", *_block("but for sends", devices, "median op", "process"), *_slow(c)]
+        head = ("but for sends", "process", *_RATIO, "median op")
+        lines += ["", *columns([head, *devices], numbers=True), *_slow(c)]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:
@@ -99,11 +103,6 @@ def table(comparison: Comparison) -> str:
         names = ", ".join(c.missing.names)
         lines += ["", f"not in the log: {c.missing.count} planned ops: {names}{more}"]
     return "\n".join(lines)
-
-
-def _block(what: str, rows: Iterable[tuple[str, ...]], *more: str) -> list[str]:
-    """A table of predicted against actual, with these columns more."""
-    return columns([(what, "predicted", "actual", "error", *more), *rows], numbers=True)
 
 
 def _cells(one: Ratio, whole: int, show: Callable[[int], str]) -> tuple[str, str, str]:

@@ -43,9 +43,9 @@ def test_a_slow_device_is_named_with_its_process() -> None:
     assert line.startswith(told)
     assert "the others 1.00 times" in line
     rows = [line.split() for line in table(found).splitlines() if line.startswith("device ")]
-    assert [(*row[:2], *row[-3:]) for row in rows] == [
-        ("device", "0", "+0.0%", "+0.0%", "0"),
-        ("device", "1", "+110.0%", "+110.0%", "1"),
+    assert [(*row[:3], *row[-2:]) for row in rows] == [
+        ("device", "0", "0", "+0.0%", "+0.0%"),
+        ("device", "1", "1", "+110.0%", "+110.0%"),
     ]
     said = json.loads(json.dumps(to_json(found)))
     assert said["slow_device"] == 1
