@@ -1,7 +1,7 @@
 """Ways to train a task on several devices that the search looked at, and why it left them."""
 
 from planner.views.focus import known_task
-from planner.views.words import indented, more
+from planner.views.words import listed
 from plans.prediction import Alternative
 from plans.schema import Plan
 from profiles.units import show_bytes, show_us
@@ -21,9 +21,8 @@ def describe_alternatives(plan: Plan, task: str | None = None) -> str:
         if mine := ranked(plan, name):
             count = len(mine)
             head = f"{name}: {count} of {looked_at.get(name, count)} way(s) to train it"
-            rows = indented([_HEAD, *map(_row, mine[:_MOST])])
-            left = more("  ", count - _MOST, "; --json has all")
-            sections.append("\n".join([head, *rows, *left]))
+            rows = listed(_HEAD, list(map(_row, mine)), _MOST, "; --json has all")
+            sections.append("\n".join([head, *rows]))
     if not sections:
         which = f"task {task} was not" if task else "no task was"
         return (
