@@ -1,11 +1,11 @@
-"""Rows of bars: one artist for all bars of a task and kind; rows too full for bars show instead
+"""Rows of bars: an artist for all bars of a task and kind; rows too full for bars show instead
 which share of the time each task and kind keeps them busy.
 
 A plan of a million ops is drawn as fast, and read as easily, as one of forty.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ Fill = tuple[int, str, float | None]  # number of the task, kind of op, tone
 _HUES = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (213, 94, 0), (86, 180, 233))
 _GREY = (110, 110, 110)
 _DARK = "#222222"
-_MARGIN = 0.3  # letters beside a name
+_LETTER = 0.63  # of a font's size is a letter wide
 _CROWDED = 500  # bars in a row from which on it shows shares
 _FINE = 400  # bars this many times shorter than the window are not outlined
 _BINS = 300
@@ -51,14 +51,18 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """A place on the y axis, and the letters of its names: their size and width in points, and
-    whether they stand at the left of a bar or in its middle."""
+    """A place on the y axis with its name there. font: of the names of bars, in points; left: these
+    stand at the left of bars."""
 
     low: float
     height: float
     font: float = 7
-    letter: float = 4.4
+    name: str = ""
     left: bool = False
+
+    def part(self, low: float, height: float) -> "Row":
+        """A part of the row, in shares of its height."""
+        return self._replace(low=self.low + low * self.height, height=height * self.height)
 
 
 class Bar(NamedTuple):
@@ -106,61 +110,47 @@ def paint(ax: "Axes", tasks: Sequence[str], drawn: Iterable[Bar], window: Window
     crowded = False
     for row, looks in rows.items():
         full = sum(len(bar.starts(window)) for mine in looks.values() for bar in mine) > _CROWDED
-        (_shares if full else _separate)(ax, row, looks, window)
+        (_shares if full else _boxes)(ax, row, sorted(looks.items()), window)
         crowded |= full
     return crowded
 
 
-def _separate(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
-    """A bar per op, named where there is room, without the task's name where the row has but
-    one."""
-    alone = len({task for task, *_ in looks}) == 1
-    fine = (window[1] - window[0]) / _FINE  # drawn half a point wide at least
-    for (task, kind, tone), mine in sorted(looks.items()):
+def _boxes(ax: "Axes", row: Row, looks: Sequence[tuple[Fill, list[Bar]]], window: Window) -> None:
+    """A box per op, and in it the first of its names that fits into what is visible of it."""
+    start, end = window
+    inches, fine = ax.get_window_extent().width / ax.figure.dpi, (end - start) / _FINE
+    letter = max(end - start, 1) / (inches * 72) * row.font * _LETTER  # µs that one is wide
+    for (task, kind, tone), mine in looks:
         fill, hatch = color(task, kind, tone), KINDS[kind].hatch
         outline = color(task if tone is None else None, "B") if hatch else "white"
-        spans = [(start, bar.us) for bar in mine for start in bar.starts(window)]
-        edges = [fill if us < fine and not hatch else outline for _, us in spans]
+        each = [(at, bar) for bar in mine for at in bar.starts(window)]
         ax.broken_barh(
-            spans,
+            [(at, bar.us) for at, bar in each],
             (row.low, row.height),
             facecolors=fill,
-            edgecolors=edges,
+            edgecolors=[fill if bar.us < fine and not hatch else outline for _, bar in each],
             hatch=hatch,
             linewidth=0.5,
             zorder=2,
         )
-        light = np.dot((0.299, 0.587, 0.114), fill) >= 0.56
-        style: dict[str, Any] = {"color": _DARK if light else "white"}
-        style |= {"bbox": {"facecolor": fill, "lw": 0, "pad": 0.8}} if hatch else {}
-        for bar in mine:
-            prefix = f"{bar.task}." if alone else ""
-            _name(ax, bar, [name.removeprefix(prefix) for name in bar.names], window, style)
+        ink = _DARK if np.dot((0.299, 0.587, 0.114), fill) >= 0.56 else "white"
+        back = {"facecolor": fill, "lw": 0, "pad": 0.8} if hatch else None
+        for at, bar in each:
+            left, right = max(at, start), min(at + bar.us, end)
+            room = (right - left) / letter - 0.3 - row.left
+            if name := next((name for name in bar.names if len(name) <= room), ""):
+                x = left + letter if row.left else (left + right) / 2
+                text = ax.text(x, row.low + row.height * 0.48, name, color=ink, bbox=back)
+                text.set(fontsize=row.font, ha="left" if row.left else "center", va="center")
+                text.set(clip_on=True, zorder=4)
 
 
-def _name(
-    ax: "Axes", bar: Bar, names: Sequence[str], window: Window, style: dict[str, Any]
-) -> None:
-    """The first name that fits into the visible part of each repetition."""
-    row, inches = bar.row, ax.get_window_extent().width / ax.figure.dpi
-    letters = inches * 72 / max(window[1] - window[0], 1) / row.letter  # in a µs
-    for begin in bar.starts(window):
-        start, end = max(begin, window[0]), min(begin + bar.us, window[1])
-        room = (end - start) * letters - _MARGIN - row.left
-        name = next((name for name in names if len(name) <= room), "")
-        x = start + 1 / letters if row.left else (start + end) / 2
-        if name:
-            text = ax.text(x, row.low + row.height * 0.48, name, fontsize=row.font, **style)
-            text.set(ha="left" if row.left else "center", va="center", clip_on=True, zorder=4)
-
-
-def _shares(ax: "Axes", row: Row, looks: dict[Fill, list[Bar]], window: Window) -> None:
+def _shares(ax: "Axes", row: Row, looks: Sequence[tuple[Fill, list[Bar]]], window: Window) -> None:
     """Stacked from the row's floor: how busy each task and kind keeps it; white is idle."""
-    edges = _edges([bar for mine in looks.values() for bar in mine], window)
+    edges = _edges([bar for _, mine in looks for bar in mine], window)
     floor = np.full(len(edges) - 1, row.low)
-    for look, mine in sorted(looks.items()):
-        busy = np.diff(coverage(mine, edges)) / np.diff(edges)
-        upper = floor + busy * row.height
+    for look, mine in looks:
+        upper = floor + np.diff(coverage(mine, edges)) / np.diff(edges) * row.height
         ax.stairs(upper, edges, baseline=floor, fill=True, color=color(*look), lw=0, zorder=2)
         floor = upper
 
@@ -179,13 +169,10 @@ def coverage(drawn: Sequence[Bar], edges: Edges) -> Edges:
     """µs that these bars, of which no two overlap, were busy before each edge."""
     total = np.zeros_like(edges)
     for bar in (bar for bar in drawn if bar.rounds > 1):
-        number = np.clip((edges - bar.start) // bar.period, -1, bar.rounds - 1)
-        inside = np.clip(edges - bar.start - number * bar.period, 0, bar.us)
-        total += np.where(number < 0, 0.0, number * bar.us + inside)
-    once = sorted((bar.start, bar.us) for bar in drawn if bar.rounds == 1)
-    if once:
-        starts, lengths = np.array(once, dtype=np.float64).T
-        before = np.cumsum(lengths) - lengths
-        times = np.stack((starts, starts + lengths), axis=1).ravel()
-        total += np.interp(edges, times, np.stack((before, before + lengths), axis=1).ravel())
+        whole = np.clip((edges - bar.start) // bar.period, 0, bar.rounds - 1)
+        total += whole * bar.us + np.clip(edges - bar.start - whole * bar.period, 0, bar.us)
+    if once := sorted((bar.start, bar.us) for bar in drawn if bar.rounds == 1):
+        starts, us = np.array(once, dtype=np.float64).T
+        busy, times = np.stack((0 * us, us)), np.stack((starts, starts + us))
+        total += np.interp(edges, times.T.ravel(), (busy + np.cumsum(us) - us).T.ravel())
     return total

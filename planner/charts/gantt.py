@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.charts import axes, bars, overview, pipeline, streams
-from planner.charts.axes import Mark, Panel
+from planner.charts import bars, panels
 from planner.charts.bars import Bar, Row
-from planner.charts.streams import View
+from planner.charts.panels import Mark, Panel
+from planner.charts.rows import TONE, op_rows, overview
 from planner.views import Focus, aligned, bubble, focus, on_devices
 from plans.runlog import RunLog
 from plans.schema import Plan, Segment
@@ -20,7 +20,6 @@ from profiles.errors import FormatError
 from profiles.units import show_us
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LEGEND_TASKS = 12
@@ -45,58 +44,35 @@ def figure(
     """
     near = focus(plan, task, step)
     if log is None:
-        above = overview.panel(plan, *_planned(plan), near)
-        panels = [above, _close_up(plan, near, copies=copies)]
+        drawn = [overview(plan, *_planned(plan), near), _close_up(plan, near, copies=copies)]
     else:
-        panels = _compared(plan, log, near, copies=copies)
-    fig = axes.figure(panels, [one.name for one in plan.tasks])
-    _legend(fig, plan, [bar for panel in panels for bar in panel.bars])
+        drawn = _compared(plan, log, near, copies=copies)
+    fig = panels.figure(drawn, [one.name for one in plan.tasks])
+    _legend(fig, plan, [bar for panel in drawn for bar in panel.bars])
     return fig
-
-
-def draw(
-    plan: Plan,
-    ax: "Axes",
-    *,
-    task: str | None = None,
-    step: int | None = None,
-    copies: bool = False,
-) -> "Axes":
-    """The lower of both levels of `figure`, without a legend, on these axes, which are returned."""
-    panel = _close_up(plan, focus(plan, task, step), copies=copies)
-    return axes.draw(ax, panel, [one.name for one in plan.tasks])
-
-
-def _view(plan: Plan, near: Focus | None, devices: Sequence[int] | None, *, copies: bool) -> View:
-    """A row per stream; for what is in focus, or else any program, on several devices one per
-    device."""
-    shown = [plan.segments[near.segment]] if near else plan.segments
-    if any(len(segment.devices) > 1 for segment in shown):
-        return pipeline.view(plan, devices, shown if devices else None, copies=copies)
-    return streams.view(plan, devices)
 
 
 def _close_up(plan: Plan, near: Focus | None, *, copies: bool) -> Panel:
     """The ops of what is in focus with what else runs there meanwhile; of all devices and the whole
     run if nothing is."""
-    window, title, devices = (0, plan.prediction.makespan_us), "all ops", None
+    window, title, shown = (0, plan.prediction.makespan_us), "all ops", plan.segments
     if near:
         segment, window = plan.segments[near.segment], near.window
-        devices, kind = segment.devices, RoundKinds(segment)[near.round]
-        program, last = of_kind(plan.program(segment.program), kind), segment.rounds - 1
-        title = f"round {near.round} of 0 to {last} of {_where(segment)}, every "
+        shown = (segment,)
+        program = of_kind(plan.program(segment.program), RoundKinds(segment)[near.round])
+        title = f"round {near.round} of 0 to {segment.rounds - 1} of {_where(segment)}, every "
         title += show_us(program.period_us)
         if program.devices > 1:
             title += f", bubble {bubble(program):.1%}"
     title += f", planned{_source(plan)}"
-    view = _view(plan, near, devices, copies=copies)
-    return streams.panel(view, op_bars(plan, window), window, title, large=True)
+    rows = op_rows(plan, shown, copies=copies)
+    return rows.panel(op_bars(plan, window), window, title, large=True)
 
 
 def _compared(plan: Plan, log: RunLog, near: Focus | None, *, copies: bool) -> list[Panel]:
     """The run as planned and as it happened, both from 0 to the later end, and two of its rounds if
     rounds are but a part of it."""
-    view = _view(plan, near, None, copies=copies)
+    rows = op_rows(plan, copies=copies)
     planned, actual = list(op_bars(plan)), list(happened(plan, log))
     last = max((op.end_us for op in actual), default=0)
     expected, end = plan.prediction.makespan_us, log.end.actual_us if log.end else last
@@ -104,17 +80,16 @@ def _compared(plan: Plan, log: RunLog, near: Focus | None, *, copies: bool) -> l
     title = f"actual: makespan {show_us(end)}{error}{_paced(plan)}"
     marks = [Mark(expected, "planned makespan", True), Mark(end, "actual makespan", False)]
     whole = (0, max(expected, end))
-    above = streams.panel(view, planned, whole, *_planned(plan))
-    below = streams.panel(view, actual, whole, title, marks)
+    above = rows.panel(planned, whole, *_planned(plan))
+    below = rows.panel(actual, whole, title, marks)
     if near is None:
         return [above, below]
     segment, (window, seen) = plan.segments[near.segment], aligned(plan, log, near)
     which = f"rounds {near.round} and {near.round + 1} of {segment.rounds} of {_where(segment)}"
     title = f"close-up: {which}, planned{_source(plan)}"
     later = f"close-up: the same rounds as they happened{_paced(plan)}"
-    framed = above._replace(boxes=[(window, Row(-0.2, axes.top(above.rows) + 0.4))])
-    close = streams.panel(view, planned, window, title)
-    return [framed, below, close, streams.panel(view, actual, seen, later)]
+    framed = above._replace(boxes=[(window, Row(-0.2, panels.top(above.rows) + 0.4))])
+    return [framed, below, rows.panel(planned, window, title), rows.panel(actual, seen, later)]
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -141,7 +116,7 @@ def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    tone = pipeline.TONE if any(bar.tone is not None for bar in drawn) else None
+    tone = TONE if any(bar.tone is not None for bar in drawn) else None
     named = [] if tone and len(plan.tasks) == 1 else plan.tasks
     handles: list[Any] = [
         Patch(facecolor=bars.color(place, "B"), label=task.name)
@@ -158,7 +133,7 @@ def _legend(fig: "Figure", plan: Plan, drawn: Sequence[Bar]) -> None:
         fill = bars.color(None, kind, tone)
         handles.append(Patch(fc=fill, ec=edge, hatch=look.hatch, lw=0.5, label=name))
     if any(bar.to for bar in drawn):
-        handles.append(Line2D([], [], color=axes.SEND, lw=0.6, marker=">", ms=3, label="send"))
+        handles.append(Line2D([], [], color=panels.SEND, lw=0.6, marker=">", ms=3, label="send"))
     fig.legend(handles=handles, loc="outside lower center", ncols=9, fontsize=8, frameon=False)
 
 

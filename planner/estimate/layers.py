@@ -6,7 +6,7 @@ norms and attention in fp32: for a GPT block, output included, 16 numbers per to
 layer's input lies in the slab and is not counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.estimate.kernels import (
@@ -25,7 +25,7 @@ from planner.estimate.kernels import (
     passes,
     residual,
 )
-from planner.estimate.models import CHANNELS, CLASSES, Family, Model
+from planner.estimate.models import CHANNELS, CLASSES, Model
 from profiles.codec import align
 
 
@@ -80,8 +80,8 @@ class Work:
 
 def chain(z: Size) -> tuple[Work, Work, Work]:
     """The kernels and bytes of the model's embedding, of each of its blocks, and of its head."""
-    embedding, block, head = _CHAINS[z.model.family]
-    return embedding(z), block(z), head(z)
+    embedding = _patches(z) if z.model.family == "vit" else _tables(z)
+    return embedding, _block(z), _head(z)
 
 
 def parameters(model: Model) -> int:
@@ -96,76 +96,51 @@ def _norm_stats(z: Size) -> int:
 
 
 def _block(z: Size) -> Work:
-    """GPT, ViT: norm, attention, residual, norm, MLP, residual. BERT: norms after residuals."""
-    d, f, family = z.model.width, z.model.ffn, z.model.family
-    inner, wide = z.of(d), z.of(f)
-    first = [linear(z, d, d)] * 3 if family == "bert" else [linear(z, d, 3 * d)]
-    attend = [*first, attention(z, causal=family == "gpt"), linear(z, d, d)]
-    mlp = [linear(z, d, f), activation(z, f), linear(z, f, d)]
-    if family == "bert":
-        ops = [*attend, residual(z), norm(z), *mlp, residual(z), norm(z)]
-    else:
-        ops = [norm(z), *attend, residual(z), norm(z), *mlp, residual(z)]
-    # q, k, v; what attention gives; three in or out of norms; before and after the activation.
-    tensors = (3 * inner, inner, inner, inner, inner, wide, wide)
-    stats = (FLOAT * z.model.heads * z.tokens, _norm_stats(z), _norm_stats(z))
+    """GPT, ViT, Llama: norm, attention, residual, norm, MLP, residual. BERT: norms after residuals.
+    Llama: no biases, rotated queries and keys, a gated MLP."""
+    d, f, kv, family = z.model.width, z.model.ffn, z.model.kv_width, z.model.family
+    inner, wide, bert, llama = z.of(d), z.of(f), family == "bert", family == "llama"
+    widths = (d, kv, kv) if llama or bert else (3 * d,)
+    rotated = [passes(z, width, forward=2, backward=(2,)) for width in (d, kv)] if llama else []
+    up, down = linear(z, d, f, bias=not llama), linear(z, f, d, bias=not llama)
+    product = [passes(z, f, forward=3, backward=(5,))] if llama else []
+    mlp = [*[up] * (2 if llama else 1), activation(z, f), *product, down]
+    attend = [
+        *(linear(z, d, width, bias=not llama) for width in widths),
+        *rotated,
+        attention(z, causal=family in ("gpt", "llama")),
+        linear(z, d, d, bias=not llama),
+    ]
+    # q, k, v; what attention gives; three in or out of norms; before and after the activation, for
+    # Llama its other factor and the product as well.
+    tensors = (z.of(d + 2 * kv), *[inner] * 4, *[wide] * (4 if llama else 2))
+    stats = FLOAT * z.tokens if llama else _norm_stats(z)  # of a norm; RMS norms have no mean
+    weight = wide + d * f * z.number  # gradients of the activation and of a weight
     return Work(
-        ops,
-        kept=tensors + stats,
+        [*attend, residual(z), norm(z), *mlp, residual(z), norm(z)]
+        if bert
+        else [norm(z), *attend, residual(z), norm(z), *mlp, residual(z)],
+        kept=(*tensors, FLOAT * z.model.heads * z.tokens, stats, stats),
         output=inner,
-        # At the activation, beside the MLP's input and, where that is a norm's, the residual.
-        forward_peak=(1 if family == "bert" else 2) * inner + 2 * wide,
-        backward_extra=wide + d * f * z.number,  # gradients of the activation and of a weight
-    )
-
-
-def _llama_block(z: Size) -> Work:
-    d, f, kv = z.model.width, z.model.ffn, z.model.kv_width
-    inner, wide = z.of(d), z.of(f)
-    project = [linear(z, d, width, bias=False) for width in (d, kv, kv)]
-    rotate = [passes(z, width, forward=2, backward=(2,)) for width in (d, kv)]
-    attend = [*project, *rotate, attention(z, causal=True), linear(z, d, d, bias=False)]
-    gated = [*[linear(z, d, f, bias=False)] * 2, activation(z, f)]
-    product = passes(z, f, forward=3, backward=(5,))
-    mlp = [*gated, product, linear(z, f, d, bias=False)]
-    # q, k, v; norms' outputs, residual, what attention gives; gate, its activation, up, product.
-    tensors = (z.of(d + 2 * kv), inner, inner, inner, inner, wide, wide, wide, wide)
-    stats = (FLOAT * z.model.heads * z.tokens, FLOAT * z.tokens, FLOAT * z.tokens)
-    return Work(
-        [norm(z), *attend, residual(z), norm(z), *mlp, residual(z)],
-        kept=tensors + stats,
-        output=inner,
-        forward_peak=2 * inner + 3 * wide,  # at the product, beside residual and norm
-        backward_extra=max(wide + d * f * z.number, 2 * wide),
+        # At the activation or the product, beside the MLP's input and, where that is a norm's, the
+        # residual.
+        forward_peak=(1 if bert else 2) * inner + (3 if llama else 2) * wide,
+        backward_extra=max(weight, 2 * wide) if llama else weight,
     )
 
 
 def _tables(z: Size) -> Work:
-    """Token embeddings, and for GPT learned positions."""
-    d, inner = z.model.width, z.of(z.model.width)
-    words = gather(z, z.model.vocabulary)
-    learned = [add_table(z)] if z.model.positions else []
-    peak = 2 * inner + z.sequence * d * z.number if learned else inner
-    return Work(
-        [words, *learned],
-        kept=(INDEX * z.sequence,) if learned else (),  # the positions themselves
-        output=inner,
-        forward_peak=peak,
-        backward_extra=z.model.vocabulary * d * z.number,
-    )
-
-
-def _bert_tables(z: Size) -> Work:
-    """Words, types and positions, then a norm, which keeps its input."""
-    inner = z.of(z.model.width)
-    table = z.model.vocabulary * z.model.width * z.number
-    return Work(
-        [gather(z, z.model.vocabulary), gather(z, 2), residual(z), add_table(z), norm(z)],
-        kept=(inner, _norm_stats(z), INDEX * z.tokens, INDEX * z.sequence),  # types, positions
-        output=inner,
-        forward_peak=3 * inner,
-        backward_extra=table,
-    )
+    """Token embeddings, and learned positions; BERT has types too, and then a norm, which keeps its
+    input."""
+    d, inner, positions = z.model.width, z.of(z.model.width), INDEX * z.sequence
+    ops, kept, peak = [gather(z, z.model.vocabulary)], tuple[int, ...](), inner
+    if z.model.family == "bert":
+        ops += [gather(z, 2), residual(z), add_table(z), norm(z)]
+        kept, peak = (inner, _norm_stats(z), INDEX * z.tokens, positions), 3 * inner
+    elif z.model.positions:
+        ops += [add_table(z)]
+        kept, peak = (positions,), 2 * inner + z.sequence * d * z.number
+    return Work(ops, kept, inner, peak, backward_extra=z.model.vocabulary * d * z.number)
 
 
 def _patches(z: Size) -> Work:
@@ -173,52 +148,29 @@ def _patches(z: Size) -> Work:
     d, inputs = z.model.width, CHANNELS * z.model.patch**2
     inner = z.of(d)
     cut = linear(z, inputs, d, rows=z.samples * (z.sequence - 1))
-    return Work(
-        [cut, passes(z, d, forward=2, backward=(2,), tensors=(d,)), add_table(z)],
-        kept=(),
-        output=inner,
-        forward_peak=3 * inner,
-        backward_extra=inner + max(inner, inputs * d * z.number),
-    )
+    ops = [cut, passes(z, d, forward=2, backward=(2,), tensors=(d,)), add_table(z)]
+    return Work(ops, (), inner, 3 * inner, inner + max(inner, inputs * d * z.number))
 
 
 def _head(z: Size) -> Work:
-    """A norm, logits over the vocabulary, and the loss; BERT transforms first."""
-    d, vocabulary = z.model.width, z.model.vocabulary
-    inner, logits = z.of(d), z.tokens * vocabulary
-    bert = z.model.family == "bert"
-    first = [linear(z, d, d), activation(z, d)] if bert else []
+    """A norm, logits and the loss: over the vocabulary, which BERT transforms for first, or over
+    classes, of ViT's class token alone."""
+    d, family, inner = z.model.width, z.model.family, z.of(z.model.width)
+    rows, words = (z.samples, CLASSES) if family == "vit" else (z.tokens, z.model.vocabulary)
+    logits, bert = rows * words, family == "bert"
     # Gradients of log-softmax's output and input; or, that gone, of logits, weight and input.
-    losses = 2 * FLOAT * logits
-    weights = z.number * (logits + vocabulary * d) + inner - FLOAT * logits
+    extra = max(2 * FLOAT * logits, z.number * (logits + words * d) + inner - FLOAT * logits)
+    if family == "vit":
+        extra = max(2 * inner, z.number * (logits + words * d))
     return Work(
-        [*first, norm(z), linear(z, d, vocabulary, bias=bert), cross_entropy(z, logits)],
+        [
+            *([linear(z, d, d), activation(z, d)] if bert else []),
+            norm(z),
+            linear(z, d, words, bias=family in ("bert", "vit"), rows=rows),
+            cross_entropy(z, logits),
+        ],
         kept=(*[inner] * (3 if bert else 1), _norm_stats(z), FLOAT * logits),
         output=z.number * logits,
         forward_peak=inner + z.number * logits,
-        backward_extra=max(losses, weights),
+        backward_extra=extra,
     )
-
-
-def _class_head(z: Size) -> Work:
-    """A norm of all tokens; the class token alone goes on."""
-    inner, logits = z.of(z.model.width), z.samples * CLASSES
-    return Work(
-        [
-            norm(z),
-            linear(z, z.model.width, CLASSES, rows=z.samples),
-            cross_entropy(z, logits),
-        ],
-        kept=(inner, _norm_stats(z), FLOAT * logits),
-        output=z.number * logits,
-        forward_peak=inner + z.number * logits,
-        backward_extra=max(2 * inner, z.number * (logits + CLASSES * z.model.width)),
-    )
-
-
-_CHAINS: dict[Family, tuple[Callable[[Size], Work], ...]] = {
-    "gpt": (_tables, _block, _head),
-    "llama": (_tables, _llama_block, _head),
-    "bert": (_bert_tables, _block, _head),
-    "vit": (_patches, _block, _class_head),
-}

@@ -16,7 +16,6 @@ from profiles.codec import ALIGNMENT
 from profiles.curves import curves_of, us
 from profiles.errors import FormatError
 from profiles.schema import Layer, Task
-from profiles.units import show_us
 
 Lengths = NDArray[np.uint32]
 
@@ -52,7 +51,7 @@ def _listed(path: Path) -> NDArray[Any]:
     return np.array(found.get("lengths") if isinstance(found, dict) else found)
 
 
-def sizes(model: Model, lengths: Lengths, number: int) -> list[Size]:
+def sizes_of(model: Model, lengths: Lengths, number: int) -> list[Size]:
     """Single sequences from short ones to the longest, of multiples of 256 tokens."""
     longest = int(lengths.max())
     if model.positions and longest > model.positions:
@@ -71,24 +70,19 @@ def by_tokens(task: Task, lengths: Lengths) -> Task:
     return structs.replace(task, layers=layers, lengths=files.describe(lengths))
 
 
-def step_us(layers: Sequence[Layer], lengths: Lengths, batch: int) -> dict[str, int]:
-    """The time of a mean step's forwards and backwards, all its sequences together."""
+def step_us(layers: Sequence[Layer], lengths: Lengths, batch: int) -> list[int]:
+    """The times of a mean step's forwards and of its backwards, all its sequences together."""
     own = lengths.astype(np.float64)
     tokens, squares = (round(float(x.mean()) * batch) for x in (own, own * own))
-    return {
-        op: sum(
-            us(curve, tokens, squares) for one in layers for curve in one.curves if curve.op == op
-        )
+    curves = [curve for one in layers for curve in one.curves]
+    return [
+        sum(us(curve, tokens, squares) for curve in curves if curve.op == op)
         for op in ("forward", "backward")
-    }
+    ]
 
 
-def describe(task: Task, lengths: Lengths) -> str:
-    """The lengths and a mean step in words."""
-    mean, took = float(lengths.mean()), step_us(task.layers, lengths, task.batch)
-    return (
-        f"{len(lengths)} samples of {int(lengths.min())} to {int(lengths.max())} tokens, in the "
-        f"mean {mean:.0f}\n"
-        f"a step of {task.batch} samples: forward {show_us(took['forward'])}, backward "
-        f"{show_us(took['backward'])}, without padding, recomputation and copies"
-    )
+def in_words(lengths: Lengths) -> str:
+    """How many samples there are, and their tokens."""
+    least, most = int(lengths.min()), int(lengths.max())
+    mean = float(lengths.mean())
+    return f"{len(lengths)} samples of {least} to {most} tokens, in the mean {mean:.0f}"

@@ -10,7 +10,7 @@ fp32 master copy besides; moments are fp32 always.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from msgspec import structs
@@ -19,9 +19,7 @@ from planner.estimate import gpus
 from planner.estimate.gpus import GPUS, Dtype, Gpu
 from planner.estimate.kernels import FLOAT, Kernel, Size
 from planner.estimate.layers import Work, chain, parameters
-from planner.estimate.lengths import Lengths, by_tokens
-from planner.estimate.lengths import describe as describe_lengths
-from planner.estimate.lengths import sizes as sizes_of
+from planner.estimate.lengths import Lengths, by_tokens, in_words, sizes_of, step_us
 from planner.estimate.models import MODELS, Model
 from profiles import schema
 from profiles.codec import align, sha256
@@ -122,22 +120,21 @@ def describe(profile: Profile, lengths: Lengths | None = None) -> str:
         for name, field in (("parameters", "param"), ("gradients", "grad"), ("state", "state"))
     )
     count = parameters(MODELS[profile.provenance["model"]])
+    if lengths is None:
+        costs = [layer.costs[-1] for layer in task.layers]
+        sides = [sum(getattr(c, op).median_us for c in costs) for op in ("forward", "backward")]
+        times = [us * (task.batch // costs[0].microbatch) for us in sides]
+        samples, left_out = f"a batch of {task.batch}", ""
+    else:
+        times = step_us(task.layers, lengths, task.batch)
+        samples, left_out = f"{in_words(lengths)}\na step of {task.batch} samples", "padding, "
+    forward, backward = map(show_us, times)
     return (
         f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters "
         f"in {profile.provenance['dtype']}\n"
         f"{taken}; {device.name} offers {show_bytes(device.usable_bytes)}\n"
-        f"{_step(task) if lengths is None else describe_lengths(task, lengths)}"
-    )
-
-
-def _step(task: schema.Task) -> str:
-    costs = [layer.costs[-1] for layer in task.layers]
-    runs = task.batch // costs[0].microbatch
-    forward = runs * sum(cost.forward.median_us for cost in costs)
-    backward = runs * sum(cost.backward.median_us for cost in costs)
-    return (
-        f"a batch of {task.batch}: forward {show_us(forward)}, backward {show_us(backward)}, "
-        "without recomputation and copies"
+        f"{samples}: forward {forward}, backward {backward}, without {left_out}recomputation and "
+        "copies"
     )
 
 
@@ -194,25 +191,20 @@ def _sequence(model: Model, asked: int | None) -> int:
 def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
     inside = gpu.bytes_per_s * gpus.BANDWIDTH / 2  # a copy reads and writes
     links = [*gpu.links, gpus.link("d2d", inside, inside)]
-    if full.dtype == "bf16":
-        links.append(_cast(gpu))
+    if full.dtype == "bf16":  # six bytes of the host's memory move for each parameter of two
+        per_s = gpu.host_bytes_per_s * gpus.CAST_BANDWIDTH / 3
+        rate = Rate(round(per_s), round(gpus.CAST_PIECE / per_s * 1e6))
+        links.append(Link("cast", rate, rate))
     device = schema.Device(gpu.name, schema.GPU, full.device_bytes or 0, 1, tuple(links))
     host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
     return schema.Machine((device,), host, 1)
-
-
-def _cast(gpu: Gpu) -> Link:
-    """Six bytes of the host's memory move for each parameter of two."""
-    per_s = gpu.host_bytes_per_s * gpus.CAST_BANDWIDTH / 3
-    rate = Rate(round(per_s), round(gpus.CAST_PIECE / per_s * 1e6))
-    return Link("cast", rate, rate)
 
 
 def _layers(sizes: Mapping[int, Size], full: Spec, gpu: Gpu) -> tuple[schema.Layer, ...]:
     """The embedding, equal blocks, and the head with the loss, at each size of a microbatch."""
     works = zip(*map(chain, sizes.values()), strict=True)
     embedding, block, head = (
-        _layer(kind, list(zip(sizes, sizes.values(), done, strict=True)), full, gpu)
+        _layer(kind, dict(zip(sizes, done, strict=True)), sizes, full, gpu)
         for kind, done in zip(("embedding", "block", "head"), works, strict=True)
     )
     blocks = range(next(iter(sizes.values())).model.blocks)
@@ -220,12 +212,12 @@ def _layers(sizes: Mapping[int, Size], full: Spec, gpu: Gpu) -> tuple[schema.Lay
 
 
 def _layer(
-    kind: str, works: Sequence[tuple[int, Size, Work]], full: Spec, gpu: Gpu
+    kind: str, works: Mapping[int, Work], sizes: Mapping[int, Size], full: Spec, gpu: Gpu
 ) -> schema.Layer:
     dtype = full.dtype or gpu.best
     number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
     states = moments + (number < FLOAT)  # a master copy of what is not fp32
-    tensors = works[0][2].tensors
+    tensors = next(iter(works.values())).tensors
     params = sum(align(number * count) for count in tensors)
     # Read the gradient, read and write parameter or master and moments, write the parameter:
     # 12 bytes and 8 for every moment, whether the parameter has 4 bytes or 2 beside its master.
@@ -241,14 +233,11 @@ def _layer(
         update_peak_bytes=0,  # one fused pass, in place
         update_device=_time(on_device),
         update_host=_time(on_host),
-        costs=tuple(
-            structs.replace(_cost(kind, size, done, dtype, gpu), microbatch=m)
-            for m, size, done in works
-        ),
+        costs=tuple(_cost(kind, m, sizes[m], done, dtype, gpu) for m, done in works.items()),
     )
 
 
-def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
+def _cost(kind: str, number: int, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
     forward = _kernels_us(done.forward, dtype, gpu)
     backward, later = (_kernels_us(part, dtype, gpu) for part in (done.backward, done.later))
     splits = done.later and kind != "embedding"  # which has no input to make gradients of
@@ -258,7 +247,7 @@ def _cost(kind: str, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
     left = 0 if kind == "head" else output
     most = done.kept_bytes + output + align(done.backward_extra)
     return LayerCost(
-        microbatch=z.samples,
+        microbatch=number,
         in_bytes=align(given),
         out_bytes=output,
         saved_bytes=done.kept_bytes + left,

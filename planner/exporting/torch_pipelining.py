@@ -7,8 +7,8 @@ Ranks are the program's devices, each with its passes in the plan's order. Messa
 makes them, and all ranks have them in one order, so that no two ranks wait for each other.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from plans.schema import Plan, Program, Task
 from profiles.codec import pretty
 
 Row = list[Pass]
-_Value = tuple[bool, int, int]  # an output, or else the gradient of an input; stage, microbatch
 
 
 class Stage(NamedTuple):
@@ -57,13 +56,12 @@ def schedule(plan: Plan) -> Schedule:
     rows, ends = _passes(task, program)
     stage_of = _stage_of(task, rows)
     stages = tuple(_stages(task, rows, stage_of))
-    mine, done = list[Row](), dict[Pass, int]()
-    for row in rows:
-        mine.append([])
+    done: list[tuple[int, int, Pass]] = []
+    for rank, row in enumerate(rows):
         for one, run in groupby(row, lambda p: p._replace(shard=stage_of[p.shard])):
-            mine[-1].append(one)
-            done[one] = max(ends[p] for p in run)
-    return Schedule(task, stages, _actions(task, stages, _woven(mine, done)))
+            done.append((max(ends[p] for p in run), rank, one))
+    done.sort(key=lambda item: item[0])  # by its end each pass is behind what it needs
+    return Schedule(task, stages, _actions(task, stages, ((r, one) for _, r, one in done)))
 
 
 def _passes(task: Task, program: Program) -> tuple[list[Row], dict[Pass, int]]:
@@ -105,32 +103,8 @@ def _stages(task: Task, rows: Sequence[Row], stage_of: Sequence[int]) -> Iterato
         yield Stage(rank_of[own[0]], *layers, again[own[0]])
 
 
-def _woven(rows: Sequence[Row], ends: Mapping[Pass, int]) -> Iterator[tuple[int, Pass]]:
-    """All passes with their ranks, each behind what it needs, and those first that end first."""
-    left, last = [deque(row) for row in rows], max(one.shard for row in rows for one in row)
-    made: set[_Value | None] = {None}
-    while any(left):
-        ready = ((rank, row[0]) for rank, row in enumerate(left) if row)
-        rank, one = min(
-            ((rank, one) for rank, one in ready if _input(one, last) in made),
-            key=lambda found: ends[found[1]],
-        )
-        left[rank].popleft()
-        if one.kind != "W":
-            made.add((one.kind == "F", one.shard, one.microbatch))
-        yield rank, one
-
-
-def _input(one: Pass, last: int) -> _Value | None:
-    """The value of another stage that a pass needs; None where it needs none."""
-    kind, stage, m = one
-    if kind == "W" or stage == (0 if kind == "F" else last):
-        return None
-    return (True, stage - 1, m) if kind == "F" else (False, stage + 1, m)
-
-
 def _actions(
-    task: Task, stages: Sequence[Stage], passes: Iterator[tuple[int, Pass]]
+    task: Task, stages: Sequence[Stage], passes: Iterable[tuple[int, Pass]]
 ) -> tuple[tuple[str, ...], ...]:
     """The actions of each rank: passes, messages right behind what makes them, and behind a stage's
     last backward the mark that its gradients are complete."""

@@ -10,7 +10,7 @@ with corrections go on top of these: `build --corrections a.json --corrections b
 refuses any other combination.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,8 +20,6 @@ from msgspec.structs import replace
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.schema import (
-    Count,
-    DeviceKind,
     Emulation,
     Layer,
     LayerCost,
@@ -32,10 +30,7 @@ from profiles.schema import (
     Rate,
     Sha256,
     Struct,
-    Task,
-    Threads,
     Time,
-    Workload,
 )
 from profiles.units import LARGEST
 
@@ -51,43 +46,17 @@ What = Literal[
     "update_device",
     "update_host",
 ]
-Ratio = Annotated[int, msgspec.Meta(ge=PPM // MOST, le=PPM * MOST)]
+Ratio = Annotated[int, msgspec.Meta(ge=PPM // MOST, le=PPM * MOST)]  # in millionths
 Direction = Literal["h2d", "d2h", "p2p", "net", "cast"]
 Offset = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
-
-
-class LayerRatio(Struct, frozen=True):
-    """actual / predicted of one time of a layer: the median of `samples` ops, in millionths."""
-
-    layer: Count
-    ratio_ppm: Ratio
-    samples: Positive
-
-
-class TaskRatios(Struct, frozen=True):
-    """A task's ratios of each time, layers ascending; what no op showed is left out."""
-
-    name: Name
-    workload: Workload
-    layers: Positive  # of the task, corrected or not
-    times: dict[What, tuple[LayerRatio, ...]]
 
 
 class LinkRatio(Struct, frozen=True):
     """A copy predicted to last t µs lasts ratio_ppm / 1e6 * t + offset_us."""
 
-    direction: Direction
     ratio_ppm: Ratio
     offset_us: Offset
     samples: Positive
-
-
-class Machine(Struct, frozen=True):
-    """Properties that the run's devices share with those of the profile."""
-
-    kind: DeviceKind
-    threads: Threads
-    emulation: Emulation | None
 
 
 Roles = dict[str, str]  # role of an input -> sha256 of its file
@@ -95,29 +64,20 @@ Roles = dict[str, str]  # role of an input -> sha256 of its file
 
 class Corrections(Struct, frozen=True, kw_only=True):
     """inputs: sha256 of the plan and the log, and of what the plan was built from (the profile,
-    and corrections if any), by role."""
+    and corrections if any), by role. emulation: of the devices that ran it. tasks: by name, time
+    and layer actual / predicted; what no op showed is left out."""
 
     format: Literal["corrections"] = "corrections"
     version: Literal[1] = 1
     inputs: dict[str, Sha256]
-    machine: Machine
-    tasks: tuple[TaskRatios, ...]
-    links: tuple[LinkRatio, ...]
+    emulation: Emulation | None
+    tasks: dict[Name, dict[What, dict[int, Ratio]]]
+    links: dict[Direction, LinkRatio]
 
 
 def loads(data: bytes, where: str = "corrections") -> Corrections:
-    """Corrections from bytes; FormatError for another format, version, type or layer number."""
-    read = decode(data, Corrections, version=VERSION, where=where)
-    for task in read.tasks:
-        for what, ratios in task.times.items():
-            layers = [one.layer for one in ratios]
-            if layers != sorted(set(layers)) or (layers and layers[-1] >= task.layers):
-                last = task.layers - 1
-                raise FormatError(
-                    f"{where}: {task.name}.{what}: layers {layers} are not ascending within "
-                    f"0..{last}"
-                )
-    return read
+    """Corrections from bytes; FormatError for another format, version or type."""
+    return decode(data, Corrections, version=VERSION, where=where)
 
 
 def save(path: str | Path, corrections: Corrections) -> None:
@@ -131,7 +91,7 @@ def chain(profile: Profile, profile_sha256: str, paths: Iterable[str]) -> tuple[
     FormatError for a file whose plan was not built from exactly what it is applied to.
     """
     applied: Roles = {}
-    for path in paths:
+    for number, path in enumerate(paths, 1):
         data = read_bytes(path)
         corrections = loads(data, path)
         theirs = {r: h for r, h in corrections.inputs.items() if r not in ("plan", "log")}
@@ -142,85 +102,46 @@ def chain(profile: Profile, profile_sha256: str, paths: Iterable[str]) -> tuple[
                 f"{_names(ours)}; give that profile, and before this file the corrections that "
                 "its plan was built with"
             )
-        profile = apply(profile, corrections, path)
-        applied[role(len(applied))] = sha256(data)
+        if corrections.emulation != profile.machine.devices[0].emulation:
+            raise FormatError(
+                f"{path}: its plan was built with other rates of links; give the same --h2d and "
+                "--d2h here"
+            )
+        profile = apply(profile, corrections)
+        applied[f"corrections-{number}" if number > 1 else "corrections"] = sha256(data)
     return profile, applied
-
-
-def role(position: int) -> str:
-    """The role in a plan's inputs of the corrections applied at this position, from 0."""
-    return f"corrections-{position + 1}" if position else "corrections"
 
 
 def _names(roles: Roles) -> str:
     return ", ".join(f"{role} {digest[:12]}…" for role, digest in sorted(roles.items()))
 
 
-def apply(profile: Profile, corrections: Corrections, where: str = "corrections") -> Profile:
-    """The profile with every time and link rate as the run showed it; the rest as it was.
-
-    FormatError when the corrections are of another machine or workload.
-    """
-    _check(profile, corrections, where)
-    by = {task.name: task for task in corrections.tasks}
-    tasks = tuple(_task(task, by[task.name]) for task in profile.tasks)
-    links: dict[str, LinkRatio] = {one.direction: one for one in corrections.links}
+def apply(profile: Profile, corrections: Corrections) -> Profile:
+    """The profile with every time and link rate as the run showed it; the rest as it was."""
+    tasks = []
+    for task in profile.tasks:
+        by = corrections.tasks.get(task.name, {})
+        known: list[dict[What, int]] = [
+            {what: layers[n] for what, layers in by.items() if n in layers}
+            for n in range(len(task.layers))
+        ]
+        tasks.append(replace(task, layers=tuple(map(_layer, task.layers, known))))
+    links: dict[str, LinkRatio] = {way: ratio for way, ratio in corrections.links.items()}
     devices = tuple(
         replace(device, links=tuple(_link(link, links.get(link.kind)) for link in device.links))
         for device in profile.machine.devices
     )
-    note = f"log {corrections.inputs.get('log', '?')[:12]}"
     before = profile.provenance.get("corrected")
+    note = f"log {corrections.inputs.get('log', '?')[:12]}"
     return replace(
         profile,
-        tasks=tasks,
+        tasks=tuple(tasks),
         machine=replace(profile.machine, devices=devices),
         provenance=profile.provenance | {"corrected": f"{before}, {note}" if before else note},
     )
 
 
-def _check(profile: Profile, corrections: Corrections, where: str) -> None:
-    """FormatError for corrections that a run of a plan of this profile cannot have given."""
-    device = profile.machine.devices[0]
-    mine = Machine(device.kind, device.threads, device.emulation)
-    theirs = {"device": _words(corrections.machine)} | {
-        f"task {one.name}": _workload(one.workload, one.layers) for one in corrections.tasks
-    }
-    ours = {"device": _words(mine)} | {
-        f"task {one.name}": _workload(one.workload, len(one.layers)) for one in profile.tasks
-    }
-    for what in sorted(theirs.keys() | ours.keys()):
-        run, here = theirs.get(what, "not in it"), ours.get(what, "not in it")
-        if run != here:
-            raise FormatError(
-                f"{where}: of another run: {what} was {run}, in the profile it is {here}; run a "
-                "plan built from this profile and compare it with --write-corrections"
-            )
-
-
-def _words(machine: Machine) -> str:
-    text = f"{machine.kind} with {machine.threads} thread(s)"
-    if link := machine.emulation:
-        text += f", h2d {link.h2d_bytes_per_s} and d2h {link.d2h_bytes_per_s} bytes/s {link.words}"
-        text += f", p2p {link.p2p_bytes_per_s}" if link.p2p_bytes_per_s else ""
-        text += f", latency {link.latency_us} us"
-    return text
-
-
-def _workload(workload: Workload, layers: int) -> str:
-    return f"{layers} layers of the workload with sha256 {workload.sha256[:12]}…"
-
-
-def _task(task: Task, ratios: TaskRatios) -> Task:
-    by: list[dict[What, int]] = [{} for _ in task.layers]
-    for what, ones in ratios.times.items():
-        for one in ones:
-            by[one.layer][what] = one.ratio_ppm
-    pairs = zip(task.layers, by, strict=True)
-    return replace(task, layers=tuple(_layer(layer, known) for layer, known in pairs))
-
-
-def _layer(layer: Layer, known: dict[What, int]) -> Layer:
+def _layer(layer: Layer, known: Mapping[What, int]) -> Layer:
     return replace(
         layer,
         update_device=_scaled(layer.update_device, known.get("update_device", PPM)),
@@ -229,30 +150,27 @@ def _layer(layer: Layer, known: dict[What, int]) -> Layer:
     )
 
 
-def _cost(cost: LayerCost, known: dict[What, int]) -> LayerCost:
+def _cost(cost: LayerCost, known: Mapping[What, int]) -> LayerCost:
     """The cost with forward corrected by the F's, and backward by either of two:
 
     B's that recompute say what both backward times are to be multiplied with; where F kept a
     graph, B corrects backward and F the rest of recompute_backward (and forward, which did not
     run without a graph).
     """
-    whole = known.get("recompute_backward")
-    graph = known.get("recompute", PPM)
+    whole, graph = known.get("recompute_backward"), known.get("recompute", PPM)
     alone = known.get("backward", PPM) if whole is None else whole
     if whole is None:
         old, back = cost.recompute_backward.median_us, cost.backward.median_us
         new = _times(max(0, old - back), graph) + _times(min(old, back), alone)
         whole = (new * PPM + old // 2) // old if old else PPM
-    return replace(
-        cost,
-        forward=_scaled(cost.forward, known.get("forward", graph)),
-        recompute_backward=_scaled(cost.recompute_backward, whole),
-        backward=_scaled(cost.backward, alone),
-        pack_backward=cost.pack_backward and _scaled(cost.pack_backward, whole),
-        unpack_backward=cost.unpack_backward and _scaled(cost.unpack_backward, alone),
-        backward_input=cost.backward_input and _scaled(cost.backward_input, alone),
-        backward_weight=cost.backward_weight and _scaled(cost.backward_weight, alone),
-    )
+    by = {
+        "forward": known.get("forward", graph),
+        **dict.fromkeys(("recompute_backward", "pack_backward"), whole),
+        **dict.fromkeys(("backward", "unpack_backward"), alone),
+        **dict.fromkeys(("backward_input", "backward_weight"), alone),
+    }
+    times = {name: getattr(cost, name) for name in by}
+    return replace(cost, **{name: us and _scaled(us, by[name]) for name, us in times.items()})
 
 
 def _link(link: Link, ratio: LinkRatio | None) -> Link:
@@ -269,12 +187,8 @@ def _rate(rate: Rate, ratio: LinkRatio) -> Rate:
 
 
 def _scaled(time: Time, ppm: int) -> Time:
-    return replace(
-        time,
-        median_us=_times(time.median_us, ppm),
-        p10_us=_times(time.p10_us, ppm),
-        p90_us=_times(time.p90_us, ppm),
-    )
+    median, p10, p90 = (_times(us, ppm) for us in (time.median_us, time.p10_us, time.p90_us))
+    return Time(median, p10, p90, time.samples)
 
 
 def _times(us: int, ppm: int) -> int:

@@ -8,9 +8,7 @@ from planner.views.focus import Focus, Window, aligned, focus
 from planner.views.layout import (
     bubble,
     layout_words,
-    receiver,
     shards_on,
-    spaces,
     stages,
 )
 from planner.views.show import describe
@@ -33,9 +31,7 @@ __all__ = [
     "ranges",
     "ranked",
     "reasons",
-    "receiver",
     "shards_on",
-    "spaces",
     "stages",
     "step_words",
     "summary",

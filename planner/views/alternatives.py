@@ -1,24 +1,15 @@
 """Ways to train a task on several devices that the search looked at, and why it left them."""
 
-from collections.abc import Sequence
-
 from planner.views.focus import known_task
+from planner.views.words import listed
 from plans.prediction import Alternative
 from plans.schema import Plan
-from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
 _MOST = 60  # of a task
 _HEAD = (
-    "devices",
-    "layout",
-    "order",
-    "microbatch",
-    "recomputed",
-    "period",
-    "bound",
-    "peak",
-    "why not",
+    *("devices", "layout", "order", "microbatch", "recomputed"),
+    *("period", "bound", "peak", "why not"),
 )
 
 
@@ -30,7 +21,8 @@ def describe_alternatives(plan: Plan, task: str | None = None) -> str:
         if mine := ranked(plan, name):
             count = len(mine)
             head = f"{name}: {count} of {looked_at.get(name, count)} way(s) to train it"
-            sections.append("\n".join([head, *_table(mine)]))
+            rows = listed(_HEAD, list(map(_row, mine)), _MOST, "; --json has all")
+            sections.append("\n".join([head, *rows]))
     if not sections:
         which = f"task {task} was not" if task else "no task was"
         return (
@@ -48,13 +40,6 @@ def ranked(plan: Plan, task: str | None = None) -> list[Alternative]:
         (one for one in plan.solver.alternatives if task in (None, one.task)),
         key=lambda one: (one.why_not != "", not one.period_us, one.period_us or one.bound_us),
     )
-
-
-def _table(mine: Sequence[Alternative]) -> list[str]:
-    rows = [_HEAD, *map(_row, mine[:_MOST])]
-    lines = ["  " + line for line in columns(rows)]
-    left = len(mine) - _MOST
-    return [*lines, f"  … and {left} more; --json has all"] if left > 0 else lines
 
 
 def _row(one: Alternative) -> tuple[str, ...]:

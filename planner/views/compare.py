@@ -1,26 +1,23 @@
 """Plan against run: how honest the predictions were, op by op, task by task, in time and bytes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
+from typing import TypeVar
 
-from planner.views.pace import Pace, Slow, paces, slowest
-from plans.ops import COMPUTES, OpKind
-from plans.runlog import DropRecord, RunLog
+from plans.ops import COMPUTES, Lane, OpKind
+from plans.runlog import RunLog
 from plans.schema import Plan
-from plans.timing import (
-    OpBar,
-    device_times,
-    exposed_copy_us,
-    op_bars,
-    task_spans,
-    timeline,
-)
+from plans.timing import OpBar, device_times, exposed_copy_us, op_bars, task_spans, timeline
 from plans.trace import happened
 from profiles.errors import FormatError
 
+Key = TypeVar("Key", int, OpKind)
+
 _NAMED = 10  # so many missing ops are named, the others counted
+_LATE = 1.2  # times as long as planned a run is late
+_SLOW = 1.1  # times its peers a device is slow, whose ops hide a part of what holds it up
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Missing:
-    """Planned ops that the log does not have: how many, and the first few by name and round.
-
-    Those of dropped tasks are not counted.
-    """
+    """Planned ops that the log does not have, but for those of dropped tasks: how many, and the
+    first few by name and round."""
 
     count: int
     names: tuple[str, ...]
@@ -51,34 +46,46 @@ class Missing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run against its plan."""
+    """A run against its plan. Sums of durations are of metered ops only where there are no others.
+
+    devices: but for sends, which take as long as either of their ends; processes: that ran them,
+    where there are several."""
 
     plan: Plan
     status: str  # ok, partial (tasks were dropped), failed or killed (the log has no last line)
     emulated: bool
     makespan: Ratio  # and all below: of a run that has ops missing, as far as it came
     median_op_error: float | None  # of compute ops, without sign
-    kinds: dict[
-        OpKind, Ratio
-    ]  # sums of durations; metered ops count only where there are no others
-    tasks: dict[str, Ratio]  # from a task's first op to its last
-    losses: dict[str, tuple[float | None, float | None]]  # of the first and last logged step
+    kinds: Mapping[OpKind, Ratio]
+    tasks: Mapping[str, Ratio]  # from a task's first op to its last
+    losses: Mapping[str, tuple[float | None, float | None]]  # of the first and last logged step
     exposed_copies: tuple[Ratio, ...]  # by device
     peaks: tuple[Ratio, ...]  # bytes by device
-    paces: tuple[Pace, ...]  # of devices, but for sends
+    devices: Mapping[int, Ratio]
+    processes: Mapping[int, int]
     missing: Missing
-    dropped: dict[str, str]  # why, of each task that failed while others went on
-
-    @property
-    def slow(self) -> Slow | None:
-        """The device that held a late run up."""
-        return slowest(self.paces, self.makespan.value)
+    dropped: Mapping[str, str]  # why, of each task that failed while others went on
 
     @property
     def makespan_error(self) -> float:
         """(actual - predicted) / predicted makespan."""
         predicted, actual = self.makespan.predicted, self.makespan.actual or 0
         return (actual - predicted) / max(predicted, 1)
+
+    @property
+    def slow(self) -> tuple[int, float] | None:
+        """The device of a late run that is furthest behind its peers, if that is much, and the
+        median of their ratios. Peers are devices of other processes, if there are several."""
+        ratios = {device: one.value or 0.0 for device, one in self.devices.items()}
+        found: list[tuple[int, float]] = []
+        for device, ratio in ratios.items() if (self.makespan.value or 0) >= _LATE else ():
+            others = {d: r for d, r in ratios.items() if d != device}
+            mine = self.processes.get(device)
+            apart = [r for d, r in others.items() if self.processes.get(d) != mine]
+            peers = apart or list(others.values())
+            if peers and ratio > _SLOW * max(median(peers), 1):
+                found.append((device, median(peers)))
+        return max(found, key=lambda one: ratios[one[0]] / one[1], default=None)
 
 
 def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
@@ -91,18 +98,17 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             f"run log: it is of the plan with sha256 {log.header.plan_sha256[:12]}…, "
             f"this plan has {plan_sha256[:12]}…; give the plan that was run, or run this one"
         )
-    ops = list(happened(plan, log))
-    pace = paces(zip(ops, log.ops, strict=True))
+    ops, end = list(happened(plan, log)), log.end
+    local = [one for one in ops if one.predicted_us and one.lane is not Lane.P2P]
+    ranks = {one.device: record.rank for one, record in zip(ops, log.ops, strict=True)}
     timed = [one for one in ops if not one.metered] or ops
-    kinds: dict[OpKind, list[OpBar]] = {}
-    for one in timed:
-        kinds.setdefault(one.kind, []).append(one)
-    errors = [abs(ratio - 1) for kind in COMPUTES for ratio in _ratios(kinds.get(kind, ()))]
-    end, devices = log.end, device_times(plan)
-    whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
-    spans = {name: end_us - start_us for name, (start_us, end_us) in task_spans(plan).items()}
-    copies = {n: device.exposed_copy_us for n, device in enumerate(devices)}
+    errors = [abs(one.us / one.predicted_us - 1) for one in timed if _computes(one)]
     missing = _missing(plan, ops, {drop.task for drop in log.drops})
+    whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
+    spans = {name: last - first for name, (first, last) in task_spans(plan).items()}
+    used = device_times(plan)
+    copies = {n: device.exposed_copy_us for n, device in enumerate(used)}
+    kinds, devices = _sums(ops, lambda one: one.kind), _sums(local, lambda one: one.device)
     if missing.count or log.drops:
         ops, planned = _as_planned(plan, ops)
         spans, copies = _spans(planned), _exposed(planned)
@@ -115,44 +121,52 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         emulated=log.header.emulated or plan.emulated != "",
         makespan=whole,
         median_op_error=median(errors) if errors else None,
-        kinds={kind: _times_of(kinds[kind]) for kind in OpKind if kind in kinds},
-        tasks={
-            task.name: Ratio(spans.get(task.name, 0), actual.get(task.name, 0))
-            for task in plan.tasks
-        },
+        kinds={kind: kinds[kind] for kind in OpKind if kind in kinds},
+        tasks={t.name: Ratio(spans.get(t.name, 0), actual.get(t.name, 0)) for t in plan.tasks},
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
         exposed_copies=tuple(
-            Ratio(copies.get(number, 0), exposed.get(number, 0)) for number in range(len(devices))
+            Ratio(copies.get(number, 0), exposed.get(number, 0)) for number in range(len(used))
         ),
-        peaks=tuple(
-            Ratio(device.peak_bytes, peaks.get(number)) for number, device in enumerate(devices)
-        ),
-        paces=pace,
+        peaks=tuple(Ratio(one.peak_bytes, peaks.get(number)) for number, one in enumerate(used)),
+        devices=dict(sorted(devices.items())),
+        processes={device: rank for device, rank in ranks.items() if isinstance(rank, int)},
         missing=missing,
-        dropped={drop.task: _dropped(drop) for drop in log.drops},
+        dropped={
+            drop.task: f"in step {drop.step}{', ' if drop.op else ''}{drop.op}: {drop.reason}"
+            for drop in log.drops
+        },
     )
 
 
-def _dropped(drop: DropRecord) -> str:
-    return f"in step {drop.step}{', ' if drop.op else ''}{drop.op}: {drop.reason}"
+def _computes(one: OpBar) -> bool:
+    return one.kind in COMPUTES and one.predicted_us > 0
 
 
-def _ratios(ops: Iterable[OpBar]) -> list[float]:
-    """Actual by predicted duration of every op that was predicted to last."""
-    return [one.us / one.predicted_us for one in ops if one.predicted_us]
+def _sums(ops: Iterable[OpBar], key: Callable[[OpBar], Key]) -> dict[Key, Ratio]:
+    """Durations of ops in groups."""
+    groups: dict[Key, list[OpBar]] = {}
+    for one in ops:
+        groups.setdefault(key(one), []).append(one)
+    found = {}
+    for name, own in groups.items():
+        timed = [one for one in own if not one.metered] or own
+        ratios = [one.us / one.predicted_us for one in timed if one.predicted_us]
+        predicted, actual = (sum(one.predicted_us for one in timed), sum(one.us for one in timed))
+        found[name] = Ratio(predicted, actual, median(ratios) if ratios else None)
+    return found
 
 
-def _times_of(ops: Sequence[OpBar]) -> Ratio:
-    ratios = _ratios(ops)
-    predicted, actual = sum(one.predicted_us for one in ops), sum(one.us for one in ops)
-    return Ratio(predicted, actual, median(ratios) if ratios else None)
+_Place = tuple[int, int, str]  # segment, round, op
 
 
-def _as_planned(plan: Plan, ops: Iterable[OpBar]) -> tuple[list[OpBar], list[OpBar]]:
+def _place(one: OpBar) -> _Place:
+    return one.segment, one.round, one.op.id
+
+
+def _as_planned(plan: Plan, ops: Sequence[OpBar]) -> tuple[list[OpBar], list[OpBar]]:
     """A run's ops, without those that end a segment before its last round, and the same ops at the
     times that the plan has for them."""
     begun = [0] * len(plan.segments)  # rounds of each segment
-    ops = list(ops)
     for one in ops:
         begun[one.segment] = max(begun[one.segment], one.round + 1)
     early = {
@@ -162,9 +176,8 @@ def _as_planned(plan: Plan, ops: Iterable[OpBar]) -> tuple[list[OpBar], list[OpB
         for op in plan.program(segment.program).leave
     }
     kept = [one for one in ops if (one.segment, one.op.id) not in early]
-    ran = {(one.segment, one.round, one.op.id) for one in kept}
-    times = [one for one in timeline(plan, begun) if (one.segment, one.round, one.op.id) in ran]
-    return kept, times
+    ran = set(map(_place, kept))
+    return kept, [one for one in timeline(plan, begun) if _place(one) in ran]
 
 
 def _last_us(ops: Iterable[OpBar]) -> int:
@@ -180,9 +193,8 @@ def _spans(ops: Iterable[OpBar]) -> dict[str, int]:
     """From each task's first op to its last."""
     spans: dict[str, tuple[int, int]] = {}
     for one in ops:
-        name = one.task
-        start, end = spans.get(name, (one.start_us, one.end_us))
-        spans[name] = min(start, one.start_us), max(end, one.end_us)
+        start, end = spans.get(one.task, (one.start_us, one.end_us))
+        spans[one.task] = min(start, one.start_us), max(end, one.end_us)
     return {name: end - start for name, (start, end) in spans.items()}
 
 
@@ -193,10 +205,10 @@ def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
 
 def _missing(plan: Plan, ops: Iterable[OpBar], dropped: Collection[str]) -> Missing:
     planned = sum(bar.rounds for bar in op_bars(plan) if bar.task not in dropped)
-    logged = {(one.segment, one.round, one.op.id) for one in ops if one.task not in dropped}
+    logged = {_place(one) for one in ops if one.task not in dropped}
     if len(logged) == planned:
         return Missing(0, ())
     expected = (one for one in timeline(plan) if one.task not in dropped)
-    absent = (p for p in expected if (p.segment, p.round, p.op.id) not in logged)
-    names = tuple(f"{p.op.id} round {p.round}" for p in islice(absent, _NAMED))
+    absent = (one for one in expected if _place(one) not in logged)
+    names = tuple(f"{one.op.id} round {one.round}" for one in islice(absent, _NAMED))
     return Missing(planned - len(logged), names)

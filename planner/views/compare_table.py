@@ -4,19 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.views.compare import Comparison, Ratio
-from planner.views.pace import paces_json, rows_of
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
-_SIDES = ("predicted", "actual")
+_RATIO = ("predicted", "actual", "error")
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON values; times in µs, errors as signed fractions."""
     c, prediction = comparison, comparison.plan.prediction
-    exposed = (sum(getattr(one, side) or 0 for one in c.exposed_copies) for side in _SIDES)
-    peaks = ([v for one in c.peaks if (v := getattr(one, side)) is not None] for side in _SIDES)
     return {
         "status": c.status,
         "emulated": c.emulated,
@@ -28,17 +25,24 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "lower_bound_us": prediction.lower_bound_us,
         "lower_bound_name": prediction.lower_bound_name,
         "gap": prediction.gap_ppm / 1e6,
-        "kinds": {
-            kind: {**_times(one), "median_ratio": one.median, "ratio": one.value}
-            for kind, one in c.kinds.items()
-        },
+        "kinds": {kind: {**_times(one), **_ratios(one)} for kind, one in c.kinds.items()},
         "tasks": {
             name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
             for name, one in c.tasks.items()
         },
-        **paces_json(c.paces, c.slow),
-        "exposed_copy_us": dict(zip(_SIDES, exposed, strict=True)),
-        "peak_bytes": dict(zip(_SIDES, peaks, strict=True)),
+        "devices": [
+            {"device": n, "process": c.processes.get(n), **_times(one), **_ratios(one)}
+            for n, one in c.devices.items()
+        ],
+        "slow_device": c.slow and c.slow[0],
+        "exposed_copy_us": {
+            "predicted": sum(one.predicted for one in c.exposed_copies),
+            "actual": sum(one.actual or 0 for one in c.exposed_copies),
+        },
+        "peak_bytes": {
+            "predicted": [one.predicted for one in c.peaks],
+            "actual": [one.actual for one in c.peaks if one.actual is not None],
+        },
         "missing": c.missing.count,
         "dropped": c.dropped,
     }
@@ -48,41 +52,50 @@ def _times(ratio: Ratio) -> dict[str, int | None]:
     return {"predicted_us": ratio.predicted, "actual_us": ratio.actual}
 
 
+def _ratios(ratio: Ratio) -> dict[str, float | None]:
+    return {"ratio": ratio.value, "median_ratio": ratio.median}
+
+
 def table(comparison: Comparison) -> str:
     """The comparison for people: aligned columns, one line per quantity, kind and task."""
     c, prediction = comparison, comparison.plan.prediction
     paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
     guessed = " (predictions are estimates)" if c.plan.estimated else ""
     whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
-    rows = [("", "predicted", "actual", "error")]
-    whole_run = "so far" if c.missing.count or c.dropped else "makespan"
-    rows.append((whole_run, *_cells(c.makespan, 0, show_us)[:2], _percent(c.makespan_error)))
-    for n, one in enumerate(c.exposed_copies):
-        rows.append((f"exposed copies {n}", *_cells(one, whole, show_us)))
-    for n, one in enumerate(c.peaks):
-        rows.append((f"peak memory {n}", *_cells(one, most, show_bytes)))
-    tasks = [("task", "predicted", "actual", "error", "first loss", "last loss")]
-    for name, one in c.tasks.items():
-        losses = _loss(c.losses[name][0]), _loss(c.losses[name][1])
-        tasks.append((name, *_cells(one, whole, show_us), *losses))
-    kinds = [("kind", "predicted", "actual", "error", "median op")]
-    for name, one in c.kinds.items():
-        off = "-" if one.median is None else _percent(one.median - 1)
-        kinds.append((name, *_cells(one, whole, show_us), off))
+    run = "so far" if c.missing.count or c.dropped else "makespan"
+    rows = [(run, *_cells(c.makespan, 0, show_us)[:2], _percent(c.makespan_error))]
+    rows += [
+        (f"{what} {number}", *_cells(one, of, show))
+        for what, ones, of, show in (
+            ("exposed copies", c.exposed_copies, whole, show_us),
+            ("peak memory", c.peaks, most, show_bytes),
+        )
+        for number, one in enumerate(ones)
+    ]
+    tasks = (
+        (name, *_cells(one, whole, show_us), *map(_loss, c.losses[name]))
+        for name, one in c.tasks.items()
+    )
+    kinds = ((kind, *_cells(one, whole, show_us), _median(one)) for kind, one in c.kinds.items())
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
     bound = f"{show_us(prediction.lower_bound_us)} ({prediction.lower_bound_name})"
     lines = [
         f"run {c.status}{paced}{guessed}",
-        *columns(rows, numbers=True),
+        *columns([("", *_RATIO), *rows], numbers=True),
         f"median error of a compute op: {error}",
         f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
         "",
-        *columns(tasks, numbers=True),
+        *columns([("task", *_RATIO, "first loss", "last loss"), *tasks], numbers=True),
         "",
-        *columns(kinds, numbers=True),
+        *columns([("kind", *_RATIO, "median op"), *kinds], numbers=True),
     ]
-    if len(c.paces) > 1:
-        lines += ["", *columns(rows_of(c.paces), numbers=True), *([str(c.slow)] if c.slow else [])]
+    if len(c.devices) > 1:
+        devices = (
+            (f"device {n}", str(c.processes.get(n, "-")), *_cells(one, 0, show_us), _median(one))
+            for n, one in c.devices.items()
+        )
+        head = ("but for sends", "process", *_RATIO, "median op")
+        lines += ["", *columns([head, *devices], numbers=True), *_slow(c)]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing.count:
@@ -104,8 +117,25 @@ def _cells(one: Ratio, whole: int, show: Callable[[int], str]) -> tuple[str, str
     return show(one.predicted), show(one.actual), told
 
 
+def _slow(c: Comparison) -> list[str]:
+    """A line on the device that held a late run up, if one did."""
+    if c.slow is None:
+        return []
+    (device, peers), one = c.slow, c.devices[c.slow[0]]
+    where = f" (process {c.processes[device]})" if device in c.processes else ""
+    return [
+        f"slow: device {device}{where} computes and copies {one.value:.2f} times as long as "
+        f"planned, {show_us((one.actual or 0) - one.predicted)} more, the others {peers:.2f} "
+        "times; sends to it and from it wait for it"
+    ]
+
+
 def _percent(fraction: float) -> str:
     return f"{fraction:+.1%}"
+
+
+def _median(one: Ratio) -> str:
+    return "-" if one.median is None else _percent(one.median - 1)
 
 
 def _loss(value: float | None) -> str:

@@ -3,9 +3,9 @@
 from textwrap import wrap
 
 from planner.views.layout import bubble, layout_words, shards_on, stages
-from planner.views.summary import host_bytes, traffic
-from planner.views.words import folded, in_ranges, indented, more, on_devices, ranges
-from plans.order import node_count, store_bytes
+from planner.views.summary import host_bytes
+from planner.views.words import folded, in_ranges, indented, listed, on_devices, ranges
+from plans.order import kept_bytes, node_count, store_bytes, waiting
 from plans.schema import Device, Plan, Program
 from plans.timing import device_times, round_compute_us, round_exposed_us
 from profiles.units import show_bytes, show_us
@@ -69,15 +69,17 @@ def _stores(plan: Plan) -> list[str]:
     """The host store's bytes by kind, in a line; another on the disk's traffic, if tasks wait
     there."""
     held = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in host_bytes(plan).items())
-    lines, told = [f"  the host store holds {held}"] if held else [], traffic(plan)
-    if not told.tasks:
-        return lines
-    return [
-        *lines,
-        f"  disk: {told.tasks} task(s) wait there at times in {show_bytes(told.file_bytes)}; "
-        f"{show_bytes(told.written_bytes)} written, {show_bytes(told.read_bytes)} read, which "
-        f"takes segments {show_us(told.us)}",
-    ]
+    lines = [f"  the host store holds {held}"] if held else []
+    waits = {name: kept_bytes(plan.task(name)) for name in waiting(plan)}
+    own = [(sum(waits.get(n, 0) for n in plan.trained(one)), one) for one in plan.segments]
+    written = sum(size for size, one in own if one.write_us is not None)
+    read = sum(size for size, one in own if one.read_us is not None)
+    told = (
+        f"  disk: {len(waits)} task(s) wait there at times in {show_bytes(sum(waits.values()))}; "
+        f"{show_bytes(written)} written, {show_bytes(read)} read, which takes segments "
+        f"{show_us(sum(one.disk_us for one in plan.segments))}"
+    )
+    return [*lines, told] if waits else lines
 
 
 def memory(plan: Plan) -> list[str]:
@@ -117,8 +119,7 @@ def gang(plan: Plan, program: Program) -> list[str]:
         held = "; ".join(shards.get(local, ()))
         rows.append((device, (held, *_shares(busy_us / period), *told)))
     shown = [(in_ranges(alike), *row) for alike, row in folded(rows)]
-    lines += indented([_GANG, *shown[:_MOST_ROWS]])
-    return [*lines, *more("  ", len(shown) - _MOST_ROWS, " rows")]
+    return [*lines, *listed(_GANG, shown, _MOST_ROWS, " rows")]
 
 
 def _least(plan: Plan, program: Program) -> str:

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from planner.views.layout import bubble, layout, stages
 from planner.views.stalls import parts_of_round
 from planner.views.summary import mean_completion_us
+from planner.views.words import more
 from plans.order import waiting
-from plans.schema import Plan, Program, Shard
+from plans.schema import Plan, Program
 from plans.timing import device_times
 from profiles.console import columns
 from profiles.units import show_bytes, show_us
@@ -58,15 +60,13 @@ def describe_differences(first: Plan, second: Plan, names: tuple[str, str]) -> s
     found, title = differences(first, second), f"first {names[0]}, second {names[1]}"
     if not found:
         return f"{title}: nothing that counts differs"
-    groups = list(dict.fromkeys(one.of for one in found))
+    groups = [(of, list(own)) for of, own in groupby(found, key=lambda one: one.of)]
     rows = [("", "", "first", "second")]
-    for of in groups[: _MOST + 1]:
-        own = [one for one in found if one.of == of]
-        head = [_named(of) if of else "plan"] + [""] * len(own)
-        rows += [(h, o.what, o.first, o.second) for h, o in zip(head, own, strict=False)]
-    left = len(groups) - _MOST - 1
-    more = [f"... and {left} more groups of tasks"] if left > 0 else []
-    return "\n".join([title, *columns(rows), *more, "", *reasons(first, second)])
+    for of, own in groups[: _MOST + 1]:
+        heads = [_named(of) if of else "plan", *[""] * len(own)]
+        rows += [(h, o.what, o.first, o.second) for h, o in zip(heads, own, strict=False)]
+    left = more("", len(groups) - _MOST - 1, " groups of tasks")
+    return "\n".join([title, *columns(rows), *left, "", *reasons(first, second)])
 
 
 def _rows(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -114,7 +114,8 @@ def _task(plan: Plan, name: str) -> dict[str, str]:
     if program:
         told |= {
             "layout": layout(stages(program, name)),
-            "placed": _placed(program, name),
+            "placed": _cuts([len(stage.shards) for stage in stages(program, name)])
+            + " shards a stage",
             "with": ", ".join(one for one in program.tasks if one != name) or "no other task",
             "round every": show_us(program.period_us),
             "bubble": f"{bubble(program):.1%}",
@@ -133,11 +134,6 @@ def _program(plan: Plan, task: str) -> Program | None:
     return plan.program(rounds.most_common(1)[0][0]) if rounds else None
 
 
-def _placed(program: Program, task: str) -> str:
-    """The number of shards of each stage."""
-    return _cuts([len(stage.shards) for stage in stages(program, task)]) + " shards a stage"
-
-
 def _cuts(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[: _MOST * 2]))
     return (shown or "none") + (", ..." if len(numbers) > _MOST * 2 else "")
@@ -148,22 +144,16 @@ def _counted(kinds: Iterable[str]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _parts(one: Plan, a: Program, other: Plan, b: Program) -> str:
     """The parts of a round that take other times, the largest difference first."""
-    shards: list[dict[str, Sequence[Shard]]] = [
-        {task.name: task.shards for task in plan.tasks} for plan in (one, other)
-    ]
-    before, after = parts_of_round(a, shards[0]), parts_of_round(b, shards[1])
-    changed = {n: after.get(n, 0) - before.get(n, 0) for n in {**before, **after}}
+    changed = Counter(parts_of_round(other, b))
+    changed.subtract(parts_of_round(one, a))
     ranked = sorted(changed.items(), key=lambda item: (-abs(item[1]), item[0]))
-    told = [f"{name} {_signed(us)}" for name, us in ranked[:_MOST] if us]
-    if not told:
-        return ""
-    return f"a round {_signed(b.period_us - a.period_us)}: {'; '.join(told)}"
+    told = "; ".join(f"{name} {_signed(us)}" for name, us in ranked[:_MOST] if us)
+    return f"a round {_signed(b.period_us - a.period_us)}: {told}" if told else ""
 
 
 def _signed(us: int) -> str:

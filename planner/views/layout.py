@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from planner.views.words import ranges
 from plans.ops import PASSES
-from plans.schema import Op, Program
+from plans.schema import Program
 from plans.timing import rank, round_compute_us
 
 
@@ -72,15 +72,3 @@ def shards_on(found: Iterable[Stage]) -> Mapping[int, tuple[int, ...]]:
 def bubble(program: Program) -> float:
     """The share of a round in which its devices, on average, do not compute."""
     return 1 - sum(round_compute_us(program)) / max(program.devices * program.period_us, 1)
-
-
-def spaces(program: Program) -> dict[str, int]:
-    """The device of each buffer, by its name."""
-    return {b.name: int(b.space) for b in program.buffers if b.space != "host"}
-
-
-def receiver(op: Op, spaces: Mapping[str, int]) -> int | None:
-    """The device, by its number in the program, that a send writes to; None for other ops."""
-    if op.name.kind != "X":
-        return None
-    return next((spaces[name] for name in op.writes.values() if name in spaces), None)

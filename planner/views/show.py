@@ -6,7 +6,7 @@ from itertools import groupby
 from planner.views.devices import devices, gang, memory
 from planner.views.stalls import diagnosis
 from planner.views.summary import mean_completion_us, step_words
-from planner.views.words import in_ranges, indented, more
+from planner.views.words import in_ranges, indented, listed, more
 from plans.schema import Op, Plan, Program, Shard, Task
 from plans.timing import kind_rounds, kinds_of, rank
 from profiles.units import show_bytes, show_us
@@ -106,21 +106,16 @@ def _alike(shard: Shard) -> tuple[bool, bool, str, str, int]:
 
 def _segments(plan: Plan) -> list[str]:
     """The first segments in order of time."""
-    tasks = {program.name: ", ".join(program.tasks) for program in plan.programs}
-    ordered = sorted(plan.segments, key=lambda s: s.start_us)
     rows = [
         (
-            show_us(segment.start_us),
-            show_us(segment.end_us),
-            segment.program,
-            in_ranges(segment.devices),
-            str(segment.rounds),
-            tasks[segment.program],
+            *(show_us(segment.start_us), show_us(segment.end_us)),
+            *(segment.program, in_ranges(segment.devices), str(segment.rounds)),
+            ", ".join(plan.program(segment.program).tasks),
         )
-        for segment in ordered[:_MOST_SEGMENTS]
+        for segment in sorted(plan.segments, key=lambda s: s.start_us)
     ]
-    lines = indented([("from", "to", "program", "devices", "rounds", "tasks"), *rows])
-    return [*lines, *more("  ", len(ordered) - _MOST_SEGMENTS, " segments")]
+    head = ("from", "to", "program", "devices", "rounds", "tasks")
+    return listed(head, rows, _MOST_SEGMENTS, " segments")
 
 
 def _kinds(plan: Plan, program: Program) -> list[str]:

@@ -11,11 +11,11 @@ compute op before it: whatever ran at a moment of that wait is what compute wait
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plans.ops import Lane, parse_id
-from plans.schema import Op, Plan, Program, Shard
+from plans.ops import Lane
+from plans.schema import Op, Plan, Program
 from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
@@ -52,37 +52,24 @@ class Stall:
 def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
     """The waits of some devices' compute in a steady round, those of one part for one resource
     taken together, the longest first."""
-    by: dict[tuple[str, str], Counter[str]] = {}
-    for part, resource, name, us in _found(program, *devices):
-        by.setdefault((part, resource), Counter())[name] += us
-    made = [
-        Stall(*kind, ops.total(), max(ops, key=lambda name: ops[name])) for kind, ops in by.items()
-    ]
-    ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
-    return tuple(one for one in ranked if one.us)
-
-
-_Wait = tuple[str, str, str, int]  # part, resource, op that is waited for, µs
-
-
-def _found(program: Program, *devices: int) -> Iterator[_Wait]:
-    """All waits of the compute of some devices in a steady round."""
     queues: dict[str, list[Op]] = {}
     for op in program.round:
         queues.setdefault(op.stream, []).append(op)
-    waits, busiest = _waits(program, queues), max(queues.values(), key=_load)[0]
+    waits = _waits(program, queues)
+    busiest, *_ = max(queues.values(), key=lambda queue: sum(op.us for op in queue))
+    found: dict[tuple[str, str], Counter[str]] = {}
     for device in devices:
         compute = sorted(queues.get(f"{device}.compute", ()), key=lambda op: op.start_us)
         ended = compute[-1].end_us - program.period_us if compute else 0
         for op in compute:
+            part = "forward" if op.name.kind == "F" else "backward"
             for before, us in _blamed(op, ended, waits, program.period_us):
-                name = before.id if before else ""
-                yield _part(op), _resource(before or busiest, device), name, us
+                where = part, _resource(before or busiest, device)
+                found.setdefault(where, Counter())[before.id if before else ""] += us
             ended = op.end_us
-
-
-def _part(op: Op) -> str:
-    return "forward" if op.name.kind == "F" else "backward"
+    made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
+    ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
+    return tuple(one for one in ranked if one.us)
 
 
 def _waits(program: Program, queues: dict[str, list[Op]]) -> Waits:
@@ -118,22 +105,16 @@ _COMPUTED = {"F": "forwards", "B": "backwards", "I": "backwards", "W": "backward
 _COMPUTED |= {"U": "updates on the device"}
 
 
-def parts_of_round(program: Program, shards: Mapping[str, Sequence[Shard]]) -> dict[str, int]:
-    """µs of a round by what a device computes or waits for, on average of the program's devices.
-    shards: of each task."""
-    parts: Counter[str] = Counter()
+def parts_of_round(plan: Plan, program: Program) -> dict[str, int]:
+    """µs of a round by what a device computes or waits for, on average of the program's devices."""
+    parts, twice = Counter[str](), {op.id for op in recomputed(plan, program)}
     for op in program.round:
         if op.queue.lane is Lane.COMPUTE:
-            again = _recomputed(op.id, shards)
             part = _COMPUTED.get(op.name.kind, "copies within the device")
-            parts["forwards computed again" if again else part] += op.us
+            parts["forwards computed again" if op.id in twice else part] += op.us
     for stall in stalls(program, *range(program.devices)):
         parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
     return {part: us // program.devices for part, us in parts.items()}
-
-
-def _load(queue: list[Op]) -> int:
-    return sum(op.us for op in queue)
 
 
 def _resource(op: Op, device: int) -> str:
@@ -148,17 +129,12 @@ def diagnosis(plan: Plan) -> list[str]:
     """Lines; none for a plan near its bound."""
     if plan.prediction.gap_ppm < LARGE_GAP_PPM:
         return []
-    shards = {task.name: task.shards for task in plan.tasks}
-    lines = [
-        f"  {program.name}: {line}"
-        for program in plan.programs
-        if not program.evaluates
-        for line in _program(program, shards)
-    ]
+    programs = (program for program in plan.programs if not program.evaluates)
+    lines = [f"  {one.name}: {line}" for one in programs for line in _program(plan, one)]
     return [*lines, _SWEEP]
 
 
-def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterator[str]:
+def _program(plan: Plan, program: Program) -> Iterator[str]:
     """The longest waits and what is computed twice, as means over the program's devices."""
     count = program.devices
     whole = max(1, program.period_us) * count
@@ -170,7 +146,7 @@ def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterato
                 f"in {stall.part}, compute waits{where} {show_us(stall.us // count)} "
                 f"({stall.us / whole:.1%} of a round) for {_CAUSES[stall.resource]}{most}"
             )
-    twice = sum(op.us for op in program.round if _recomputed(op.id, shards))
+    twice = sum(op.us for op in recomputed(plan, program))
     if twice * 100 >= whole:
         yield (
             f"{show_us(twice // count)} ({twice / whole:.1%} of a round) goes{where} into forwards "
@@ -178,8 +154,8 @@ def _program(program: Program, shards: Mapping[str, Sequence[Shard]]) -> Iterato
         )
 
 
-def _recomputed(op_id: str, shards: Mapping[str, Sequence[Shard]]) -> bool:
-    name = parse_id(op_id)
-    if name.kind != "F" or name.item != "s" or name.task not in shards:
-        return False
-    return shards[name.task][name.number].activations == "recompute"
+def recomputed(plan: Plan, program: Program) -> list[Op]:
+    """The forwards of a round whose shard computes them once more in backward."""
+    shards = {task.name: task.shards for task in plan.tasks}
+    names = [(op, op.name) for op in program.round if op.name.kind == "F" and op.name.item == "s"]
+    return [op for op, n in names if shards[n.task][n.number].activations == "recompute"]

@@ -1,9 +1,9 @@
-"""A plan in figures: what scripts read of it, what its host memory holds, what its disk does."""
+"""A plan in figures: what scripts read of it, and what its host memory holds."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from planner.views.layout import bubble, layout, stages
-from plans.order import kept_bytes, store_bytes, waiting
+from plans.order import store_bytes
 from plans.schema import Buffer, Plan, Program, Task
 from plans.timing import device_times, kind_rounds, kinds_of, step_us, task_spans, union
 
@@ -104,26 +104,3 @@ def host_bytes(plan: Plan) -> dict[str, int]:
         )
         for kind in kinds
     }
-
-
-class Traffic(NamedTuple):
-    """Tasks that are ever on the disk, the bytes of their files, and bytes and µs of all that
-    segments read and write there."""
-
-    tasks: int
-    file_bytes: int
-    written_bytes: int
-    read_bytes: int
-    us: int
-
-
-def traffic(plan: Plan) -> Traffic:
-    """The disk's traffic in the whole plan; all 0 where no task waits there."""
-    size = {name: kept_bytes(plan.task(name)) for name in waiting(plan)}
-    written = read = us = 0
-    for segment in plan.segments:
-        own = sum(size.get(name, 0) for name in plan.trained(segment))
-        written += own * (segment.write_us is not None)
-        read += own * (segment.read_us is not None)
-        us += segment.disk_us
-    return Traffic(len(size), sum(size.values()), written, read, us)

@@ -40,6 +40,11 @@ def more(indent: str, count: int, what: str = "") -> list[str]:
     return [f"{indent}… and {count} more{what}"] if count > 0 else []
 
 
+def listed(head: Sequence[str], rows: Sequence[Sequence[str]], most: int, what: str) -> list[str]:
+    """A table of up to so many rows, and a line on how many more there are."""
+    return [*indented([head, *rows[:most]]), *more("  ", len(rows) - most, what)]
+
+
 def folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int], tuple[str, ...]]]:
     """Numbered rows, where there are many those that say the same taken together."""
     if len(rows) <= _MOST_ALONE:

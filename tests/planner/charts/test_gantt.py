@@ -10,7 +10,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from support import timetables
 
-from planner.charts import axes, bars, gantt, streams
+from planner.charts import bars, gantt, panels
+from planner.charts.rows import op_rows
 from planner.views.focus import focus
 from plans import timing
 from plans.schema import Plan
@@ -35,10 +36,10 @@ def _whole(plan: Plan) -> Any:
 
 
 def _ops(plan: Plan, window: tuple[int, int], *devices: int) -> Any:
-    """The ops of some devices, or of all, within a window."""
-    view = streams.view(plan, devices or None)
-    panel = streams.panel(view, timing.op_bars(plan), window, "")
-    return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
+    """The ops of segments on these devices, or of all, within a window."""
+    shown = [one for one in plan.segments if not devices or set(one.devices) & set(devices)]
+    panel = op_rows(plan, shown).panel(timing.op_bars(plan), window, "")
+    return panels.figure([panel], [task.name for task in plan.tasks]).axes[0]
 
 
 def _texts(ax: Any) -> list[str]:
@@ -54,7 +55,7 @@ def _marks(ax: Any) -> list[str]:
 def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
     """The bars of a small plan are its timeline, each at the height of its stream's row."""
     plan = timetables.plan(rounds=2)
-    rows = streams.view(plan).rows
+    rows = op_rows(plan).rows
     drawn = _bars(_whole(plan))
     expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in timing.timeline(plan))
     assert drawn == pytest.approx(np.array(expected))
@@ -62,7 +63,7 @@ def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
 
 def test_rows_are_devices_from_the_top_with_tall_compute() -> None:
     """Compute before copies before the host, and twice as tall as a copy or more."""
-    rows = streams.view(timetables.plan()).rows
+    rows = op_rows(timetables.plan()).rows
     names = ["compute", "h2d", "d2h"]
     assert list(rows) == [
         *(f"0.{n}" for n in names),
@@ -101,18 +102,11 @@ def test_window_shows_only_what_reaches_into_it() -> None:
     assert len(drawn) == len(expected)
 
 
-def test_tasks_differ_in_colour_and_kinds_in_shade() -> None:
-    """Forward is lighter than backward of the same task; two tasks never share a shade."""
-    assert sum(bars.color(0, "F")) > sum(bars.color(0, "B"))
-    shades = {bars.color(task, kind) for task in range(6) for kind in "FB"}
-    assert len(shades) == 12
-
-
 def test_crowded_rows_show_shares_that_add_up_to_the_busy_time() -> None:
     """In a run of 2,000 rounds the filled area of a compute row is the device's compute time."""
     plan = timetables.plan(rounds=2_000)
     ax = _ops(plan, (0, plan.prediction.makespan_us))
-    row = streams.view(plan).rows["0.compute"]
+    row = op_rows(plan).rows["0.compute"]
     area = 0.0
     for patch in ax.patches:
         values, edges, floor = getattr(patch, "get_data", lambda: (None, None, None))()
@@ -206,8 +200,8 @@ def test_only_the_devices_of_the_segment_are_drawn_large() -> None:
 
 def test_names_of_marks_stay_clear_of_the_title() -> None:
     """However long the title, and however close the marks: they have a line of their own."""
-    marks = [axes.Mark(us, "x" * 20, False) for us in (10, 12, 190)]
-    fig = axes.figure([axes.Panel(2.0, [("", bars.Row(0, 1))], [], (0, 200), "y" * 150, marks)], [])
+    marks = [panels.Mark(us, "x" * 20, False) for us in (10, 12, 190)]
+    fig = panels.figure([panels.Panel(2.0, [bars.Row(0, 1)], [], (0, 200), "y" * 150, marks)], [])
     fig.draw_without_rendering()
     (ax,) = fig.axes
     title, names = ax._left_title, ax.get_legend()
@@ -237,9 +231,7 @@ def test_figure_with_a_log_aligns_the_same_rounds() -> None:
     """Planned and actual close-ups are as long as each other and begin with the same round."""
     plan = timetables.plan(rounds=6)
     log = timetables.log(plan, percent=200)
-    axes = gantt.figure(plan, log).axes
-    assert len(axes) == 4
-    planned, actual = axes[2].get_xlim(), axes[3].get_xlim()
+    _, _, planned, actual = (ax.get_xlim() for ax in gantt.figure(plan, log).axes)
     assert actual[1] - actual[0] == pytest.approx(planned[1] - planned[0])
     assert actual[0] == pytest.approx(2 * planned[0], rel=0.01)
 

@@ -1,12 +1,12 @@
 """Pictures of programs on several devices: what is drawn, and where."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 from msgspec.structs import replace
 from support import handmade, sketched, timetables
@@ -14,7 +14,8 @@ from support.cli import planner_cli, succeeded
 from support.parts import pipeline_part, resident_part
 
 import plans
-from planner.charts import axes, bars, gantt, pipeline, streams
+from planner.charts import bars, gantt, panels
+from planner.charts.rows import TONE, op_rows
 from plans import timing
 from plans.schema import Plan
 
@@ -55,17 +56,16 @@ def _texts(ax: Any) -> list[str]:
 
 def _whole(plan: Plan, *, copies: bool = False) -> Any:
     """All ops of a plan's run."""
-    view = pipeline.view(plan, copies=copies)
     window = (0, plan.prediction.makespan_us)
-    panel = streams.panel(view, timing.op_bars(plan), window, "", large=True)
-    return axes.figure([panel], [task.name for task in plan.tasks]).axes[0]
+    panel = op_rows(plan, copies=copies).panel(timing.op_bars(plan), window, "", large=True)
+    return panels.figure([panel], [task.name for task in plan.tasks]).axes[0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_compute_op_is_a_box_in_the_row_of_its_device(shape: dict[str, Any]) -> None:
     """Passes and updates once each, at their times; sends are no boxes."""
     plan = sketched.plan(rounds=1, **shape)
-    rows = pipeline.view(plan).rows
+    rows = op_rows(plan).rows
     ops = [one for one in timing.timeline(plan) if one.stream in rows]
     assert {one.op.name.kind for one in ops} >= {"F", "U"}
     expected = sorted((one.start_us, one.end_us, rows[one.stream].low) for one in ops)
@@ -80,7 +80,7 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
     """From the sender's row when it begins to the receiver's, as the buffer's space says, when it
     is over; between the edges that face each other."""
     plan = sketched.plan(rounds=2, **shape)
-    rows = pipeline.view(plan).rows
+    rows = op_rows(plan).rows
     spaces = {buffer.name: buffer.space for buffer in plan.programs[0].buffers}
     sends = [one for one in timing.timeline(plan) if one.op.name.kind == "X"]
     assert sends
@@ -106,22 +106,22 @@ def test_boxes_carry_their_microbatches_until_they_are_too_narrow() -> None:
 def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
     """Interleaving: two tones for the forwards of a device, two others for its backwards."""
     plan = sketched.plan(2, 2, chunks=2, rounds=1)
-    view = pipeline.view(plan)
+    found = op_rows(plan)
     looks = {
-        (op.shard, op.kind): bars.color(0, op.kind, view.look(op).tone)
+        (op.shard, op.kind): bars.color(0, op.kind, found.tone(op))
         for op in timing.op_bars(plan)
         if op.stream == "0.compute" and op.kind in "FB"
     }
     assert set(looks) == {(0, "F"), (2, "F"), (0, "B"), (2, "B")}
     assert len(set(looks.values())) == 4
     assert sum(looks[2, "F"]) > sum(looks[0, "F"])
-    assert {"s0: 1", "s2: 0"} <= set(_texts(_whole(plan)))
+    assert {"s0.F1", "s2.F0"} <= set(_texts(_whole(plan)))
 
 
-def test_kinds_differ_in_hue() -> None:
-    """F, B, I and W, and what is grey: no two look alike."""
-    kinds = {bars.color(0, kind, pipeline.TONE) for kind in "FBIWU"}
-    assert len(kinds) == 5
+def test_kinds_and_tasks_differ_in_look() -> None:
+    """F, B, I and W, and what is grey, in hue; two tasks never share a shade of F or B."""
+    assert len({bars.color(0, kind, TONE) for kind in "FBIWU"}) == 5
+    assert len({bars.color(task, kind) for task in range(6) for kind in "FB"}) == 12
 
 
 def test_rows_are_named_by_device_and_shards() -> None:
@@ -142,10 +142,10 @@ def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
     """A device that trains both has no shards in its name, and wide boxes have the task's; a round
     of the pipeline alone is of one task."""
     plan = _mixed()
-    view = pipeline.view(plan)
-    assert view.titles == {"0.compute": "0  s1", "1.compute": "1  s0", "2.compute": "2"}
+    found = op_rows(plan)
+    assert [row.name for row in found.rows.values()] == ["0  s1", "1  s0", "2"]
     op = next(op for op in timing.op_bars(plan) if op.segment == 2 and ".B1" in op.op.id)
-    assert view.look(op).names == ("b: 1", "1")
+    assert found.names(op) == ("b.s0.B1", "s0.B1", "1")
     close = gantt.figure(plan).axes[1]
     assert [label.get_text() for label in close.get_yticklabels()] == ["0  s1", "2  s0"]
     assert {"0", "1", "U"} == set(_texts(close))
@@ -155,8 +155,8 @@ def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
 def test_copies_have_rows_only_when_asked_for() -> None:
     """Thin ones, of streams that are in use, and every op is drawn then."""
     plan = sketched.plan(rounds=1)
-    rows = pipeline.view(plan, copies=True).rows
-    assert set(rows) == set(timing.streams(plan)) > set(pipeline.view(plan).rows)
+    rows = op_rows(plan, copies=True).rows
+    assert set(rows) == set(timing.streams(plan)) > set(op_rows(plan).rows)
     assert rows["0.p2p"].height < rows["0.compute"].height / 2
     assert len(_boxes(_whole(plan, copies=True))) == len(plan.programs[0].round)
 
@@ -217,11 +217,13 @@ def test_many_devices_and_microbatches_take_few_artists_and_fit_a_page() -> None
 def test_a_send_to_the_host_or_beyond_the_rows_is_no_arrow() -> None:
     """Devices that are not drawn have no rows to point to."""
     plan = sketched.plan(rounds=1)
-    view = pipeline.view(plan, (0, 1))
-    arrows = [bar for bar in view.bars(timing.op_bars(plan)) if bar.to]
+    every = op_rows(plan)
+    few = {stream: row for stream, row in every.rows.items() if stream[0] in "01"}
+    found = dataclasses.replace(every, rows=few)
+    arrows = [bar for bar in found.bars(timing.op_bars(plan)) if bar.to]
     assert len(arrows) == 2 * 8
     unknown = replace(plan, programs=(replace(plan.programs[0], buffers=()),))
-    assert not any(bar.to for bar in pipeline.view(unknown).bars(timing.op_bars(unknown)))
+    assert not any(bar.to for bar in op_rows(unknown).bars(timing.op_bars(unknown)))
 
 
 def test_the_legend_explains_what_is_drawn() -> None:
@@ -236,17 +238,6 @@ def test_the_legend_explains_what_is_drawn() -> None:
     whole = ["forward", "backward", "update"]
     assert names(handmade.pipeline(), copies=True) == [*whole, "copy", "send"]
     assert names(handmade.parallel()) == ["backward", "update", "reduce", "send"]
-
-
-def test_a_round_is_drawn_on_axes_of_others() -> None:
-    """The same boxes and arrows as in the figure, on the axes that were given."""
-    plan = sketched.plan()
-    ax = Figure().subplots()
-    assert gantt.draw(plan, ax) is ax
-    below = gantt.figure(plan).axes[1]
-    assert _boxes(ax) == _boxes(below)
-    assert _arrows(ax) == _arrows(below)
-    assert ax.get_title(loc="left") == below.get_title(loc="left")
 
 
 def test_the_command_draws_it(tmp_path: Path) -> None:

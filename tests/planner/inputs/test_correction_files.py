@@ -108,29 +108,21 @@ def test_corrections_of_another_plan_are_refused(folder: Path) -> None:
     refused(answer, 2, "c.json: its plan was built from profile ")
 
 
+def test_other_rates_than_the_plan_had_are_refused(folder: Path) -> None:
+    """Its predictions were for others: the ratios would be of nothing."""
+    flags = ("--corrections", "c.json", "--h2d", "3GB/s")
+    with nothing_written():
+        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags, *QUICK)
+    refused(answer, 2, "its plan was built with other rates of links; give the same --h2d")
+
+
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "truncated": (lambda data: data[: len(data) // 2], "Input data was truncated"),
     "other format": (
         lambda data: data.replace(b'"corrections"', b'"plan"', 1),
         "this is not a corrections file (format is 'plan')",
     ),
-    "later version": (
-        lambda data: data.replace(b'"version":1', b'"version":2', 1),
-        "corrections version 2 is not supported",
-    ),
-    "unknown field": (
-        lambda data: data.replace(b'"version":1', b'"version":1,"x":1', 1),
-        "unknown field `x`",
-    ),
     "wrong type": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
-    "layer too many": (
-        lambda data: data.replace(b'"layer":11,', b'"layer":12,'),
-        "are not ascending within 0..11",
-    ),
-    "layers out of order": (
-        lambda data: data.replace(b'"layer":1,', b'"layer":0,'),
-        "are not ascending within 0..11",
-    ),
+    "no layer": (lambda data: data.replace(b'"11":', b'"last":'), "Expected `int`, got `str`"),
 }
 
 

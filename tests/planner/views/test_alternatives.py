@@ -58,17 +58,6 @@ def test_the_best_comes_first_and_what_was_never_simulated_last() -> None:
     assert lines[-1].endswith("-       900 µs  3.0 MiB  its bound is longer than 2x1 takes")
 
 
-def test_they_are_kept_in_the_file_and_old_files_have_none(tmp_path: Path) -> None:
-    """What is saved is loaded; a solver record without the field is one without alternatives."""
-    path = tmp_path / "plan.json"
-    plans.save(path, _plan())
-    assert plans.load(path).solver.alternatives == TRIED
-    told = json.loads(path.read_text())
-    del told["solver"]["alternatives"]
-    path.write_text(json.dumps(told))
-    assert plans.load(path).solver.alternatives == ()
-
-
 def test_the_command_prints_them_as_words_or_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     plans.save(path, _plan())

@@ -14,16 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK = "#222222"
-_BACK = "#E8EBF0"
-_WIDTH = 13.0  # inches
-_TALLEST = 80.0
+_INK, _BACK = "#222222", "#E8EBF0"
+SEND = (0.1, 0.1, 0.1, 0.6)  # colour of an arrow
+_WIDTH, _TALLEST = 13.0, 80.0  # inches of a figure
 _AROUND = 0.85  # inches of a panel's title and time axis
 _MARGIN = 0.2  # above and below all rows
-SEND = (0.1, 0.1, 0.1, 0.6)  # colour of an arrow
 _THIN, _HEAD = 0.6, 3.6  # points of an arrow
 _ROOM = 9.0  # points along a row that a head of full size wants; with less it is smaller
-_SMALLEST = 1.5  # of a head: else the arrow is a line
 # From so many µs on, the unit of so many, and its name.
 _UNITS = (
     (7_200_000_000, 3_600_000_000, "h"),
@@ -43,11 +40,11 @@ class Mark(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Bars in named rows ("": without a name) within a window of time. height: inches. marks: shown
+    """Bars in rows within a window of time. height: inches. marks: shown
     where the window has them. boxes: drawn around parts of rows. note: follows the unit of time."""
 
     height: float
-    rows: Sequence[tuple[str, Row]]
+    rows: Sequence[Row]
     bars: Sequence[Bar]
     window: Window
     title: str
@@ -68,43 +65,46 @@ def figure(panels: Sequence[Panel], tasks: Sequence[str]) -> "Figure":
     wide = {"left": 0.08, "right": 0.99}  # about as the layout will have it: names go by that
     grid = fig.subplots(len(panels), squeeze=False, height_ratios=heights, gridspec_kw=wide)
     for ax, panel in zip(grid[:, 0], panels, strict=True):
-        draw(ax, panel, tasks)
+        gantt(ax, panel, tasks)
     return fig
 
 
-def top(rows: Sequence[tuple[str, Row]]) -> float:
+def top(rows: Sequence[Row]) -> float:
     """The upper edge of the highest row."""
-    return max(row.low + row.height for _, row in rows)
+    return max(row.low + row.height for row in rows)
 
 
-def draw(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> "Axes":
-    """A panel on these axes, which are returned."""
+def gantt(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
+    """Draw a panel on these axes."""
     from matplotlib.patches import Rectangle
 
     start, end = panel.window
     # Room for a line at the very end to be seen.
     ax.set_xlim(start, end + max(end - start, 1) * 0.004)
-    ax.set_ylim(min(row.low for _, row in panel.rows) - _MARGIN, top(panel.rows) + _MARGIN)
+    ax.set_ylim(min(row.low for row in panel.rows) - _MARGIN, top(panel.rows) + _MARGIN)
     ax.set_facecolor(_BACK)
     ax.spines[["top", "right", "left"]].set_visible(False)
-    for _, row in panel.rows:
+    for row in panel.rows:
         ax.axhspan(row.low, row.low + row.height, color="white", lw=0, zorder=0)
-    named = {name: row.low + row.height / 2 for name, row in panel.rows if name}
+    named = {row.name: row.low + row.height / 2 for row in panel.rows if row.name}
     ax.set_yticks(list(named.values()), list(named), fontsize=7.5)
     ax.tick_params(axis="y", length=0)
     crowded = paint(ax, tasks, panel.bars, panel.window)
     if not crowded:
         _arrows(ax, [bar for bar in panel.bars if bar.to], panel.window)
     for (left, right), row in panel.boxes:
-        box = Rectangle((left, row.low), right - left, row.height, zorder=5)
-        box.set(fill=False, edgecolor=_INK, linewidth=1.6)
-        ax.add_patch(box)
+        place = (left, row.low), right - left, row.height
+        ax.add_patch(Rectangle(*place, fill=False, ec=_INK, lw=1.6, zorder=5))
     marks = [mark for mark in panel.marks if start <= mark.us <= end]
     ax.set_title(panel.title, loc="left", fontsize=9.5, pad=20 if marks else 6)
-    _mark(ax, marks)
+    for mark in marks:
+        style = (0, (4, 2)) if mark.dashed else "-"
+        ax.axvline(mark.us, color=_INK, lw=1.2, ls=style, zorder=6, label=mark.name)
+    if marks:  # their names have a line of text between title and panel
+        names = ax.legend(loc="lower right", ncols=len(marks), fontsize=7.5, frameon=False)
+        names.set_bbox_to_anchor((1, 1), ax.transAxes)
     note = panel.note + "; filled height: busy share of a crowded row" * crowded
     _time_axis(ax, panel.window, note)
-    return ax
 
 
 def _arrows(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
@@ -115,10 +115,8 @@ def _arrows(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
         return
     x, right, low, high = np.array(ends, dtype=np.float64).T
     dot = ax.figure.dpi / 72  # dots in a point
-    rows = len({bar.row for bar in sends})
-    room = ax.get_window_extent().width / dot * rows / len(ends)
-    size = _HEAD * min(room / _ROOM, 1)
-    head = size / _THIN if size >= _SMALLEST else 1
+    room = ax.get_window_extent().width / dot * len({bar.row for bar in sends}) / len(ends)
+    head = _HEAD / _THIN * min(room / _ROOM, 1)
     style: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "units": "dots"}
     style |= dict.fromkeys(("headwidth", "headlength", "headaxislength"), head)
     style |= {"width": _THIN * dot, "minlength": 0, "color": SEND, "zorder": 5}
@@ -131,22 +129,6 @@ def _edges(send: Bar) -> tuple[float, float]:
     if row.low > to.low:
         return row.low, to.low + to.height
     return row.low + row.height, to.low
-
-
-def _mark(ax: "Axes", marks: Sequence[Mark]) -> None:
-    """The lines, and their names on a line of text between title and panel."""
-    for mark in marks:
-        style = (0, (4, 2)) if mark.dashed else "-"
-        ax.axvline(mark.us, color=_INK, lw=1.2, ls=style, zorder=6, label=mark.name)
-    if marks:
-        ax.legend(
-            loc="lower right",
-            bbox_to_anchor=(1, 1),
-            borderaxespad=0.2,
-            ncols=len(marks),
-            fontsize=7.5,
-            frameon=False,
-        )
 
 
 def _time_axis(ax: "Axes", window: Window, note: str) -> None:
