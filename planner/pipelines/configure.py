@@ -131,7 +131,7 @@ def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effo
 def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
     """The round that needs least of its devices; None where the host has too little. Of the
     smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
-    firsts = {(s.costs.microbatch, s.layout, s.named, s.chunks): s for s in every}
+    firsts = {(s.costs.microbatch, s.family): s for s in every}
     for size in sorted({sketch.costs.microbatch for sketch in every}):
         least = list[tuple[int, int, Tried]]()
         for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from planner.dispatch import Pool
 from planner.errors import Infeasible
-from planner.inputs import Effort
+from planner.inputs import Effort, Layout
 from planner.packing import Array, Asked, How
 from planner.sequences.made import Made, lowered
-from planner.sequences.mix import Mix
 from planner.sequences.ways import (
     FINEST,
     Trial,
@@ -34,11 +33,11 @@ _PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 @dataclass(frozen=True)
 class Wanted:
-    """The ways that are looked at, on so many devices: mixes of pipelines, none for the best ones,
+    """The ways that are looked at, on so many devices: layouts, none for the best ones,
     and a way to pack, None for the best one."""
 
     devices: int
-    mixes: Sequence[Mix]
+    layouts: Sequence[Layout]
     how: How | None
 
     @property
@@ -62,7 +61,7 @@ class _Search:
         self.trials: list[Trial] = []
         self.needs: list[int] = []  # bytes of a device, of what did not fit
         self._guessed = evenly(self.few, _GUESSED, asked.window)
-        self.mixes = wanted.mixes or proposed(
+        self.layouts = wanted.layouts or proposed(
             asked, wanted.devices, self._steps, wanted.first, effort
         )
 
@@ -89,8 +88,8 @@ class _Search:
                     self.look(other, how)
         if not self.made:
             self.needs.clear()
-            for mix in self.mixes:
-                if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
+            for layout in self.layouts:
+                if least := thrifty(self.asked, least_way(self.asked, layout), self.effort):
                     self.look(least, self.wanted.first)
 
     def _steps(self, pool: Pool) -> list[Array]:
@@ -101,19 +100,19 @@ class _Search:
 
     def _shortest(self) -> list[tuple[Trial, How]]:
         """The best ways of the mixes and packings that are shortest: other orders are tried."""
-        best: dict[tuple[Mix, How], Made] = {}
+        best: dict[tuple[Layout, How], Made] = {}
         for one in sorted(self.made, key=lambda made: made.us):
-            best.setdefault((one.trial.way.mix, one.how), one)
+            best.setdefault((one.trial.way.layout, one.how), one)
         return [(one.trial, one.how) for one in [*best.values()][:_REORDERED]]
 
     @property
     def _most(self) -> int:
         """The rounds that are made at most."""
-        return _LOWERED + len(self.mixes) * len(self.wanted.hows)
+        return _LOWERED + len(self.layouts) * len(self.wanted.hows)
 
     def _promising(self) -> Iterator[tuple[How, Trial]]:
         """The best of each mix and packing by its estimate, then all others."""
-        for way in ways(self.asked, self.mixes, self.effort):
+        for way in ways(self.asked, self.layouts, self.effort):
             for pieces in _PIECES:
                 if self.trials and self.effort.left <= 0:
                     break
@@ -126,10 +125,13 @@ class _Search:
             for how in self.wanted.hows
         ]
         ranked = sorted(found, key=lambda one: one[0])
-        firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
-        ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]
-        yield from ahead
-        yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
+        seen = set[tuple[How, Layout]]()
+        firsts, others = list[tuple[How, Trial]](), list[tuple[How, Trial]]()
+        for _, how, trial in ranked:
+            key = how, trial.way.layout
+            (others if key in seen else firsts).append((how, trial))
+            seen.add(key)
+        yield from (*firsts, *others)
 
 
 class Best(NamedTuple):
@@ -141,7 +143,7 @@ class Best(NamedTuple):
     judged: Made
     tried: Sequence[Made]
     trials: Sequence[Trial]
-    mixes: Sequence[Mix]
+    layouts: Sequence[Layout]
     laid_s: float
 
 
@@ -154,7 +156,7 @@ def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> Best:
         found = lowered(one.trial, one.how, asked.steps, jobs, effort)
         if isinstance(found, Made):
             laid_s = time.monotonic() - begun
-            return Best(found, one, search.made, search.trials, search.mixes, laid_s)
+            return Best(found, one, search.made, search.trials, search.layouts, laid_s)
         search.needs.append(found)
     raise _too_little(asked, min(search.needs, default=0))
 

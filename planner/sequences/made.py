@@ -13,13 +13,12 @@ from planner.dispatch import Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
-from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
+from planner.pipelines import ModeProgram, all_fitted, beside, fitted, mode_program
 from planner.rounds import store
 from planner.search import Part
 from planner.sequences.kinds import Shape, Some, with_kinds
-from planner.sequences.mix import Lane, side_by_side
 from planner.sequences.ways import FINEST, Trial
-from planner.shards import MicrobatchCost
+from planner.shards import MicrobatchCost, TaskCosts
 from plans.schema import Program
 from plans.timing import Runs, duration_us, part
 
@@ -165,7 +164,7 @@ def _full(drafts: Sequence["_Draft"], effort: Effort) -> list[PipelineRound] | N
 
 def _named(made: Made) -> Made:
     """The way with a program called by its mix."""
-    name = f"{made.program.name}.{made.trial.way.mix}"
+    name = f"{made.program.name}.{made.trial.way.layout}"
     return replace(made, program=structs.replace(made.program, name=name))
 
 
@@ -180,26 +179,27 @@ def in_common(strategies: Sequence[PipelineStrategy]) -> PipelineStrategy:
 
 @dataclass(frozen=True, eq=False)
 class _Draft:
-    """A way whose steps are arranged. lanes: the pipelines of the full round."""
+    """A way whose steps are arranged. batches: the microbatches of the full round's pipelines."""
 
     trial: Trial
     how: How
     arrangement: Arrangement
-    lanes: Sequence[Lane]
+    batches: Sequence[TaskCosts]
 
     @classmethod
     def of(cls, trial: Trial, how: How, steps: Sequence[int], jobs: int) -> "_Draft":
         own, change_us = trial.asked.samples, trial.sent_us
         laid = arranged(own, steps, trial.pool, how, jobs=jobs, change_us=change_us)
-        return cls(trial, how, laid, [*_lanes(trial, laid.kinds)])
+        return cls(trial, how, laid, [*_batches(trial, laid.kinds)])
 
     def strategy(self, cuts: Iterable[int] = ()) -> PipelineStrategy:
         """All on the devices; shards end where those of its stages do, and at these cuts."""
         asked, pieces = self.trial.asked, self.trial.pieces
         passes = self.trial.passes
-        found = side_by_side(self.lanes, asked.links, asked.points, passes, pieces, cuts)
+        depths = self.trial.way.layout.depths
+        found = beside(depths, self.batches, passes, asked.points, pieces, asked.links)
         assert found
-        return found
+        return replace(found, more=tuple(cuts)).strategy
 
     def modes(self, cuts: Iterable[int] = ()) -> ModeProgram:
         """The program that chooses the modes."""
@@ -209,15 +209,15 @@ class _Draft:
     def made(self, full: PipelineRound) -> Made:
         """The way with this full round."""
         asked, kinds = self.trial.asked, self.arrangement.kinds
-        shapes = [_shape(asked, full, kind, kinds[0], self.lanes) for kind in kinds]
+        shapes = [_shape(asked, full, kind, kinds[0], self.batches) for kind in kinds]
         return Made(self.trial, self.how, self.arrangement, full, with_kinds(full, shapes))
 
 
-def _lanes(trial: Trial, kinds: Sequence[Kind]) -> Iterator[Lane]:
+def _batches(trial: Trial, kinds: Sequence[Kind]) -> Iterator[TaskCosts]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
     mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
     of the deepest do for the longest sample of an evaluation."""
-    depths, judged = trial.way.mix.depths, trial.asked.judged
+    depths, judged = trial.way.layout.depths, trial.asked.judged
     most = {max(depths): 0 if judged is None else bucket(int(judged.max()))}
     for depth, own in zip(depths, kinds[0].most, strict=True):
         most[depth] = max(most.get(depth, 0), *own)
@@ -228,12 +228,12 @@ def _lanes(trial: Trial, kinds: Sequence[Kind]) -> Iterator[Lane]:
             for values in ([kind.tokens for kind in kinds], [kind.squares for kind in kinds])
         )
         count = len(kinds[0].most[place])
-        costs = trial.asked.costs(most[depth], max(1, squares // many), max(1, used // many), count)
-        yield Lane(depth, count, costs)
+        means = max(1, squares // many), max(1, used // many)
+        yield trial.asked.costs(most[depth], *means, count)
 
 
 def _shape(
-    asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, lanes: Sequence[Lane]
+    asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, batches: Sequence[TaskCosts]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round."""
     kept, first = list[int](), 0
@@ -241,15 +241,15 @@ def _shape(
         kept += range(first, first + len(most))
         first += len(whole)
 
-    own = [lane for lane, most in zip(lanes, kind.most, strict=True) for _ in most]
+    sizes = [one.microbatch for one, most in zip(batches, kind.most, strict=True) for _ in most]
 
     def costs(tokens: Iterable[int], squares: Iterable[int]) -> tuple[MicrobatchCost, ...]:
         return tuple(
-            asked.costs(lane.costs.microbatch, square, used).cut(full.strategy.cuts)
-            for lane, used, square in zip(own, tokens, squares, strict=True)
+            asked.costs(size, square, used).cut(full.strategy.cuts)
+            for size, used, square in zip(sizes, tokens, squares, strict=True)
         )
 
-    sizes, none = [lane.costs.microbatch for lane in own], [1] * len(own)
+    none = [1] * len(sizes)
     ends = costs(none, none), costs(sizes, none), costs(none, [n * n for n in sizes])
     some = kind.some[:: max(1, -(-kind.some.size // _SIMULATED))]
     return Shape(

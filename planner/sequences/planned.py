@@ -14,7 +14,6 @@ from planner.search import Candidate, Packed
 from planner.sequences.choose import Wanted, best
 from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, Made, in_common
-from planner.sequences.mix import Mix
 from planner.sequences.switching import switched
 from plans.prediction import Alternative
 from plans.schema import Lengths
@@ -89,7 +88,7 @@ def planned(
 
 def wanted(task: Task, devices: int, layout: Layout | None, packing: PackingName) -> Wanted:
     """The mixes and packings that are looked at on so many devices."""
-    found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
+    found = [layout.apart] if layout else []
     how: How | None = None if packing == "auto" else packing
     return Wanted(devices, found, "alone" if task.lengths and task.lengths.why_not else how)
 
@@ -118,13 +117,13 @@ def _alternative(asked: Asked, one: Made, why_not: str = "", said: str = "") -> 
     way, strategy = one.trial.way, one.round.strategy
     return Alternative(
         task=asked.task.name,
-        devices=way.mix.devices,
-        layout=str(way.mix),
+        devices=way.layout.devices,
+        layout=str(way.layout),
         order=f"{strategy.named}, {one.how}{one.padding}{said}",
         microbatch=strategy.costs.microbatch,
         recompute=sum(m.activations == "recompute" for m in strategy.modes[:-1]),
         period_us=one.us // one.steps,
-        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
+        bound_us=compute_us(asked, way.layout.devices) // asked.task.steps,
         peak_bytes=one.round.device_bytes,
         why_not=why_not,
     )

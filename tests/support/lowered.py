@@ -33,7 +33,7 @@ MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 
 def strategy_of(way: Way) -> PipelineStrategy:
     """The way as the planner sees it."""
-    order, shape = whole(way.order, way.last, ()), Layout((1,) * len(way.order))
+    order, shape = whole(way.order, way.last, ()), Layout(((1,) * len(way.order),))
     return PipelineStrategy(way.costs, way.cuts, way.modes, order, shape, "any")
 
 

@@ -21,7 +21,7 @@ def test_segments_end_after_so_many_steps() -> None:
     tasks = [synthetic.task(f"t{n}", layers=3, steps=40, batch=1, seed=n % 2) for n in range(3)]
     profile = synthetic.profile(*tasks, usable_bytes=8 << 20, bytes_per_s=10**9)
     asked = Problem.of(profile, devices=2, device_bytes=None, host_bytes=None)
-    asked = replace(asked, layout=Layout((1,)))  # each task on one device
+    asked = replace(asked, layout=Layout(((1,),)))  # each task on one device
     whole = build(asked, profile_sha256="0" * 64)
     parts = build(replace(asked, segment_steps=7), profile_sha256="0" * 64)
     programs = {program.name: program for program in parts.programs}

@@ -10,10 +10,9 @@ from support.texts import text_task
 
 from planner import Problem, build
 from planner.estimate import Spec, estimate
-from planner.inputs import Effort, Kind, parse_layout
+from planner.inputs import Effort, Kind, Layout, parse_layout
 from planner.packing.asked import Asked
 from planner.sequences import choose
-from planner.sequences.mix import Mix
 from plans import prove_tables, save
 from plans.schema import Plan
 
@@ -56,7 +55,7 @@ def test_ways_are_judged_by_whole_windows() -> None:
     task = text_task(lengths=LENGTHS, batch=4, steps=200)
     kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 1, None)
     asked = Asked(task, LENGTHS, kind, 1 << 40, window=3)
-    few = choose._Search(asked, choose.Wanted(1, [Mix((1,))], "ffd"), Effort(0, 0)).few
+    few = choose._Search(asked, choose.Wanted(1, [Layout.beside([1])], "ffd"), Effort(0, 0)).few
     windows = {step // 3 for step in few}
     assert few == [step for step in range(200) if step // 3 in windows]
     assert (len(windows), min(windows), max(windows)) == (16, 0, 66)

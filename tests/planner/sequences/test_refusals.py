@@ -67,6 +67,15 @@ def test_packing_and_windows_are_about_lengths() -> None:
         with_lengths(replace(one, reorder_window=2))
 
 
+def test_pipelines_side_by_side_are_for_lengths() -> None:
+    """A batch of equal samples has none."""
+    plain = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 30)
+    one = Problem.of(plain, devices=3, device_bytes=None, host_bytes=None)
+    with pytest.raises(FormatError, match=r"^--layout 2\+1 .* depth x replicas"):
+        with_lengths(replace(one, layout=parse_layout("2+1")))
+    assert with_lengths(replace(problem(), layout=parse_layout("2+1")))
+
+
 def test_models_that_mix_sequences_are_not_packed() -> None:
     """The reason is that of the profile; with padding each has a microbatch of its own."""
     assert TASK.lengths
