@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Layout, PackingName
-from planner.packing import Asked, How, write_table
+from planner.packing import PACKINGS, Asked, How, write_table
 from planner.rounds import on_one_node
 from planner.search import Candidate, Packed
-from planner.sequences.choose import Wanted, best
+from planner.sequences.choose import best
 from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, Made, in_common
 from planner.sequences.switching import switched
@@ -45,10 +45,17 @@ def planned(
     kind, task, host_bytes = asked
     own, held, *_ = *lengths, None
     before = (done or {}).get(task.name, 0)
-    mine = Asked(task, own, kind, host_bytes, before, min(window, task.steps), judged=held)
-    said, looked = task.lengths, wanted(task, devices, layout, packing)
-    assert said
-    one = best(mine, looked, jobs, effort)
+    assert task.lengths
+    hows: tuple[How, ...] = PACKINGS if packing == "auto" else (packing,)
+    hows = ("alone",) if task.lengths.why_not else hows
+    mine = Asked(
+        *(task, own, kind, host_bytes, before, min(window, task.steps)),
+        judged=held,
+        devices=devices,
+        layout=layout,
+        hows=hows,
+    )
+    one = best(mine, jobs, effort)
     found = InTurn([one.made])
     # With a window samples would move from mix to mix, and state between nodes.
     if alone and not layout and mine.window == 1 and devices <= (kind.node or devices):
@@ -57,21 +64,21 @@ def planned(
     strategy = in_common([way.round.strategy for way in ways])
     if len(lengths) > 1:
         on_one_node(task.name, devices, kind.node)
-    judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None
+    judges = judged(mine, strategy, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
     least = len(judges.program.tokens) if judges else 1
     sha256 = write_table(table, [way.arrangement for way in ways], least)
     packed = Packed(
-        () if found.parts else one.made.arrangement.turns,
+        () if len(ways) > 1 else one.made.arrangement.turns,
         Lengths(
-            *(said.sha256, said.samples, sha256),
+            *(task.lengths.sha256, task.lengths.samples, sha256),
             padded=one.made.how == "pad",
             window=mine.window,
             token_draws=mine.token_draws(strategy.shards),
         ),
         table,
         dispatch_us(mine, found.pools),
-        found.parts,
+        found.parts if len(ways) > 1 else (),
         judges.said if judges else None,
     )
     tried = _alternatives(mine, found, one.made, one.judged, one.tried)
@@ -84,13 +91,6 @@ def planned(
         alternatives=tuple(tried),
         packed=packed,
     )
-
-
-def wanted(task: Task, devices: int, layout: Layout | None, packing: PackingName) -> Wanted:
-    """The mixes and packings that are looked at on so many devices."""
-    found = [layout.apart] if layout else []
-    how: How | None = None if packing == "auto" else packing
-    return Wanted(devices, found, "alone" if task.lengths and task.lengths.why_not else how)
 
 
 def _alternatives(

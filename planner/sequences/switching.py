@@ -20,8 +20,8 @@ from planner.bounds import samples_us
 from planner.inputs import Effort, Layout
 from planner.packing import Array, Asked, How, arranged, in_turn
 from planner.sequences.choose import Best
-from planner.sequences.made import InTurn, Made, lowered_together
-from planner.sequences.ways import Trial, evenly, tried, ways
+from planner.sequences.made import InTurn, Made, lowered
+from planner.sequences.ways import Trial, estimated, evenly
 from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
@@ -53,14 +53,14 @@ def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
     search = _Search(asked, one, effort)
     for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
         for found in made_in_turn(asked, pair, one.made.how, jobs, effort, one.laid_s):
-            if _us(found) < min(worth, _us(best)) and len(found.turns) <= _SEGMENTS:
+            if _us(found) < min(worth, _us(best)) and len(found.parts) <= _SEGMENTS:
                 best = found
     return best
 
 
 def _us(found: InTurn) -> int:
     """The time of all steps, as a run takes it."""
-    return found.us + _STARTS_US * len(found.turns)
+    return found.us + _STARTS_US * len(found.parts)
 
 
 class _Search:
@@ -114,12 +114,7 @@ class _Search:
 
     def _best(self, short: Asked, samples: Sequence[Array]) -> Trial | None:
         """The best way for these steps alone."""
-        found = [
-            trial
-            for way in ways(short, self.layouts, self.effort)
-            for pieces in _PIECES
-            if self.effort.left > 0 and (trial := tried(short, way, pieces, self.effort))
-        ]
+        found = estimated(short, self.layouts, _PIECES, self.effort)
         return min(found, key=lambda trial: trial.step_us(samples, self.how), default=None)
 
 
@@ -171,8 +166,8 @@ def made_in_turn(
         return
     for again in (True, False):
         parts = [(way, steps[which == n].tolist()) for n, way in enumerate(pair.ways)]
-        found = lowered_together(parts, how, jobs, effort)
-        if found is None:
+        found = lowered(parts, how, jobs, effort)
+        if isinstance(found, int):
             return
         yield InTurn(found)
         if not again or effort.left <= _LAID * laid_s:

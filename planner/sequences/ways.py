@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -90,15 +91,12 @@ def _sizes(
 
 
 def proposed(
-    asked: Asked,
-    devices: int,
-    steps: Callable[[Pool], Sequence[Array]],
-    how: How,
-    effort: Effort,
+    asked: Asked, steps: Callable[[Pool], Sequence[Array]], effort: Effort
 ) -> list[Layout]:
     """The layouts that are looked at on so many devices: all of a few, and of many those that seem
     best with each size of microbatches for some steps, as they are on equal pipelines of the most
     stages; and equal pipelines."""
+    devices = asked.devices
     if devices <= _FEW:
         return list(side_by_side(devices))
     depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
@@ -125,7 +123,7 @@ def proposed(
         equal = PipelineType(
             deepest.curve, deepest.depth, deepest.longest, devices // deepest.devices
         )
-        if best := best_mix(offers, devices, steps(Pool((equal,))), how):
+        if best := best_mix(offers, devices, steps(Pool((equal,))), asked.hows[0]):
             pairs = zip(offers, best.counts, strict=True)
             found.append(Layout.beside(one.depth for one, count in pairs for _ in range(count)))
     return list(dict.fromkeys(found))
@@ -211,6 +209,19 @@ class Trial:
                 one = links.prefetch_us if copy.kind == "P" else links.spill_us
                 took[device] += one(copy.bytes)
         return max(took)
+
+
+def estimated(
+    asked: Asked, layouts: Sequence[Layout], pieces: Sequence[int], effort: Effort
+) -> Iterator[Trial]:
+    """All ways in these layouts with so many shards of a stage, one at least until time is up."""
+    found = False
+    for way, shards in product(ways(asked, layouts, effort), pieces):
+        if found and effort.left <= 0:
+            return
+        if trial := tried(asked, way, shards, effort):
+            found = True
+            yield trial
 
 
 def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:

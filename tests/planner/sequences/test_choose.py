@@ -10,7 +10,7 @@ from support.texts import text_task
 
 from planner import Problem, build
 from planner.estimate import Spec, estimate
-from planner.inputs import Effort, Kind, Layout, parse_layout
+from planner.inputs import Effort, Kind, parse_layout
 from planner.packing.asked import Asked
 from planner.sequences import choose
 from plans import prove_tables, save
@@ -54,8 +54,8 @@ def test_ways_are_judged_by_whole_windows() -> None:
     """Of some steps, spread over all."""
     task = text_task(lengths=LENGTHS, batch=4, steps=200)
     kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 1, None)
-    asked = Asked(task, LENGTHS, kind, 1 << 40, window=3)
-    few = choose._Search(asked, choose.Wanted(1, [Layout.beside([1])], "ffd"), Effort(0, 0)).few
+    asked = Asked(task, LENGTHS, kind, 1 << 40, window=3, layout=parse_layout("1x1"), hows=("ffd",))
+    few = choose._Search(asked, Effort(0, 0)).few
     windows = {step // 3 for step in few}
     assert few == [step for step in range(200) if step // 3 in windows]
     assert (len(windows), min(windows), max(windows)) == (16, 0, 66)
