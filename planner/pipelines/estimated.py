@@ -74,12 +74,13 @@ class Estimated:
         self.rooms: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.ways = [_Way(self, sketch) for sketch in every]
 
-    def rough_us(self, sketch: Sketch, program: ModeProgram, parts: Chosen) -> int:
+    def rough_us(self, sketch: Sketch, parts: Chosen) -> int:
         """About how long the rounds of these parts of modes are, by the first of the family."""
         if sketch.family not in self._longer and self._ops > 0:
             made = PipelineRound(parts.strategy, sketch.links)
             longer = made.period_us * max(self.room, made.device_bytes) / (self.room * parts.us)
             self._longer[sketch.family] = longer
+            program = mode_program(sketch.strategy, sketch.links, self.room, self.host_bytes)
             self.rooms[sketch.family] = smaller(program, made, self.room).room
             self._ops -= len(made.entries)
         mean = sum(self._longer.values()) / max(1, len(self._longer))
@@ -93,33 +94,30 @@ class _Way:
     of: Estimated
     sketch: Sketch
 
-    def _program(self) -> ModeProgram | None:
-        return program_of(self.sketch, self.of.room, self.of.host_bytes)
-
     def estimates(self) -> Iterator[Estimate]:
         """Its bound, its span, what parts of modes take, a rough round."""
         us = self.sketch.bound_us
         yield Estimate(us, us, _BOUND)
-        program = self._program()
+        program = program_of(self.sketch, self.of.room, self.of.host_bytes)
         if program is None:
             return
         us = max(us, program.delays.span_us)
         yield Estimate(us, us, _SPAN)
-        if (parts := program.relaxed(self.of.effort)) is None:
+        parts = program.relaxed(self.of.effort)
+        del program  # its rows take much memory
+        if parts is None:
             return
         us = max(us, parts.us)
         yield Estimate(us, us, _ESTIMATE)
-        us = max(us, self.of.rough_us(self.sketch, program, parts))
+        us = max(us, self.of.rough_us(self.sketch, parts))
         yield Estimate(us, max(us - us // _OFF, parts.us), _ESTIMATE, last=True)
 
     def made(self, shortest: int) -> PipelineRound | str:
         """The best modes that fit, in the room that the family's rough round has left."""
-        program = self._program()
-        if program and self.sketch.family in self.of.rooms:
-            program = replace(program, room=self.of.rooms[self.sketch.family])
-        if program is None:
-            return NO_ROOM
-        return fitted(program, self.of.room, shortest, self.of.effort)
+        program = program_of(self.sketch, self.of.room, self.of.host_bytes)
+        assert program
+        room = self.of.rooms.get(self.sketch.family, program.room)
+        return fitted(replace(program, room=room), self.of.room, shortest, self.of.effort)
 
 
 def program_of(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:

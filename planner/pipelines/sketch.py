@@ -43,11 +43,6 @@ class Lane:
         """The stages of each device."""
         return (len(self.stages) - 1) // len(self.replicas)
 
-    def bound_us(self, *, split: bool) -> int:
-        """No round of these stages and microbatches is shorter. split: in backwards of two
-        parts."""
-        return stages_us(self.costs, self.stages, self.replicas, split=split)
-
     def exchange_us(self, links: Links) -> int:
         """About a device's work and then the exchange of its last shard, whose gradients go to one
         replica in a tree, and new parameters back; 0 where there are no replicas."""
@@ -142,7 +137,9 @@ class Sketch:
     @cached_property
     def bound_us(self) -> int:
         """No round of these stages and microbatches is shorter."""
-        return max(lane.bound_us(split=self.named == ZERO_BUBBLE) for lane in self.lanes)
+        split = self.named == ZERO_BUBBLE
+        each = ((lane.costs, lane.stages, lane.replicas) for lane in self.lanes)
+        return max(stages_us(*own, split=split) for own in each)
 
     @property
     def guess_us(self) -> int:
