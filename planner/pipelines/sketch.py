@@ -30,7 +30,7 @@ class Passes(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
+class PipelineSpec:
     """One of the pipelines side by side: the replicas of each stage of its devices, what its
     microbatches cost, and the ends of its stages, from 0 on."""
 
@@ -105,7 +105,7 @@ class Sketch:
     of all pipelines; more: where shards end besides.
     """
 
-    lanes: tuple[Lane, ...]
+    pipelines: tuple[PipelineSpec, ...]
     named: str
     points: tuple[int, ...]
     pieces: int
@@ -114,15 +114,15 @@ class Sketch:
 
     @cached_property
     def layout(self) -> Layout:
-        return Layout(tuple(lane.replicas for lane in self.lanes))
+        return Layout(tuple(spec.replicas for spec in self.pipelines))
 
     @cached_property
     def costs(self) -> TaskCosts:
         """Those of the largest microbatches, as many as there are."""
-        largest = max((lane.costs for lane in self.lanes), key=lambda costs: costs.microbatch)
-        if len(self.lanes) == 1:
+        largest = max((spec.costs for spec in self.pipelines), key=lambda costs: costs.microbatch)
+        if len(self.pipelines) == 1:
             return largest
-        return replace(largest, count=sum(lane.costs.microbatches for lane in self.lanes))
+        return replace(largest, count=sum(spec.costs.microbatches for spec in self.pipelines))
 
     @property
     def kind(self) -> tuple[Layout, str, int]:
@@ -132,19 +132,19 @@ class Sketch:
     @property
     def family(self) -> tuple[Layout, str, int, int]:
         """Equal for those whose stages differ only in how they are cut into shards."""
-        return *self.kind, self.lanes[0].chunks
+        return *self.kind, self.pipelines[0].chunks
 
     @cached_property
     def bound_us(self) -> int:
         """No round of these stages and microbatches is shorter."""
         split = self.named == ZERO_BUBBLE
-        each = ((lane.costs, lane.stages, lane.replicas) for lane in self.lanes)
+        each = ((spec.costs, spec.stages, spec.replicas) for spec in self.pipelines)
         return max(stages_us(*own, split=split) for own in each)
 
     @property
     def guess_us(self) -> int:
         """About how long a round is."""
-        return max(self.bound_us, *(lane.exchange_us(self.links) for lane in self.lanes))
+        return max(self.bound_us, *(spec.exchange_us(self.links) for spec in self.pipelines))
 
     @cached_property
     def halved(self) -> frozenset[int]:
@@ -156,10 +156,10 @@ class Sketch:
         """With its order, for modes that keep all on the devices; microbatches are numbered
         pipeline by pipeline."""
         order, each = list[tuple[Pass, ...]](), list[TaskCosts]()
-        for lane in self.lanes:
-            for passes in lane.order(self.cuts, self.named, self.links):
+        for spec in self.pipelines:
+            for passes in spec.order(self.cuts, self.named, self.links):
                 order.append(tuple(p._replace(microbatch=p.microbatch + len(each)) for p in passes))
-            each += [lane.costs] * lane.costs.microbatches
+            each += [spec.costs] * spec.costs.microbatches
         return PipelineStrategy(
             self.costs,
             self.cuts,
@@ -175,7 +175,7 @@ class Sketch:
         """The ends of all shards, from 0 on."""
         found = {0, *self.more}
         return tuple(
-            sorted(found.union(*(lane.cuts(self.points, self.pieces) for lane in self.lanes)))
+            sorted(found.union(*(spec.cuts(self.points, self.pieces) for spec in self.pipelines)))
         )
 
 
@@ -200,8 +200,8 @@ def sketches(
             }
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
-                    lane = Lane(layout.replicas, costs, stages)
-                    one = Sketch((lane,), named, points, pieces, links)
+                    spec = PipelineSpec(layout.replicas, costs, stages)
+                    one = Sketch((spec,), named, points, pieces, links)
                     if one.halved or named != ZERO_BUBBLE:
                         yield one
 
@@ -253,8 +253,8 @@ def beside(
     if not all(ends.values()):
         return None
     pairs = zip(depths, batches, strict=True)
-    lanes = tuple(Lane((1,) * depth, costs, ends[depth]) for depth, costs in pairs)
-    return Sketch(lanes, passes.named, tuple(points), pieces, links)
+    pipelines = tuple(PipelineSpec((1,) * depth, costs, ends[depth]) for depth, costs in pairs)
+    return Sketch(pipelines, passes.named, tuple(points), pieces, links)
 
 
 def _layers(costs: TaskCosts, links: Links) -> list[Work]:

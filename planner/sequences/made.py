@@ -165,7 +165,7 @@ def _made(
     alone: bool,
 ) -> Made:
     """The way with this full round, its program called by its layout beside others."""
-    sizes = [lane.costs.microbatch for lane in sketch.lanes]
+    sizes = [spec.costs.microbatch for spec in sketch.pipelines]
     shapes = [_shape(trial.asked, full, kind, laid.kinds[0], sizes) for kind in laid.kinds]
     program = with_kinds(full, shapes)
     name = program.name if alone else f"{program.name}.{trial.way.layout}"

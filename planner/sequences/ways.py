@@ -124,7 +124,7 @@ def proposed(
             deepest.curve, deepest.depth, deepest.longest, devices // deepest.devices
         )
         if best := best_mix(offers, devices, steps(Pool((equal,))), asked.hows[0]):
-            pairs = zip(offers, best.counts, strict=True)
+            pairs = zip(offers, best, strict=True)
             found.append(Layout.beside(one.depth for one, count in pairs for _ in range(count)))
     return list(dict.fromkeys(found))
 

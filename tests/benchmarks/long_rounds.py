@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Problem
 from planner.lowering import PipelineRound
-from planner.pipelines.sketch import Lane, Sketch
+from planner.pipelines.sketch import PipelineSpec, Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts
 from plans import prove
@@ -37,7 +37,9 @@ def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
     problem = Problem.of(profile, devices=stages, device_bytes=None, host_bytes=None)
     links = Links.of(problem.only.device)
     points = tuple(range(stages + 1))
-    sketch = Sketch((Lane((1,) * stages, TaskCosts(task, 1), points),), "1f1b", points, 1, links)
+    sketch = Sketch(
+        (PipelineSpec((1,) * stages, TaskCosts(task, 1), points),), "1f1b", points, 1, links
+    )
     return problem, PipelineRound(sketch.strategy, links)
 
 
