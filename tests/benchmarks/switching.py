@@ -133,7 +133,7 @@ def row(order: str, one: Asked) -> Row:
         str(found.made.trial.way.layout),
         InTurn([found.made]).us,
         ", ".join(f"{way.trial.way.layout} for {way.steps}" for way in ours.ways),
-        len(ours.turns),
+        len(ours.parts),
         ours.us,
         dispatch_us(one, ours.pools),
         compute_us(one, one.devices),
