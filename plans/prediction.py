@@ -30,10 +30,10 @@ class Alternative(Struct, frozen=True, kw_only=True):
     """A way to train a task on several devices, or on one, that the search looked at, also the one
     it took.
 
-    layout: depth x replicas like 2x2, or each stage's replicas like 3,1. recompute: shards that run
-    their forward again for their backward. period_us: as simulated; 0: its bound was enough to
-    leave it. peak_bytes: the most that any device needs; 0: not computed. why_not: empty for the
-    one that is in the plan.
+    layout: depth x replicas like 2x2, each stage's replicas like 3,1, or the stages of pipelines
+    side by side like 2+1+1. recompute: shards that run their forward again for their backward.
+    period_us: as simulated; 0: its bound was enough to leave it. peak_bytes: the most that any
+    device needs; 0: not computed. why_not: empty for the one that is in the plan.
     """
 
     task: Name

@@ -2,7 +2,15 @@
 
 from planner.inputs.files import read_problem
 from planner.inputs.kinds import across, one_generator
-from planner.inputs.layout import Layout, Nodes, OrderName, layouts, parse_layout, parse_nodes
+from planner.inputs.layout import (
+    Layout,
+    Nodes,
+    OrderName,
+    layouts,
+    parse_layout,
+    parse_nodes,
+    side_by_side,
+)
 from planner.inputs.limits import DEFAULT, Limits, default
 from planner.inputs.nodes import on_nodes
 from planner.inputs.options import Objective, Options, PackingName, add_options, options_of
@@ -40,5 +48,6 @@ __all__ = [
     "parse_nodes",
     "read_problem",
     "residuals",
+    "side_by_side",
     "too_small",
 ]

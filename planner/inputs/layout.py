@@ -2,12 +2,13 @@
 
 layout 2x2   two stages, two replicas of each
 layout 3,1   three replicas of the first, one of the second
+layout 2+1+1 a pipeline of two stages beside two devices that have the whole model
 nodes  2x8   two machines of eight devices, which are numbered machine by machine
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations, count, islice, pairwise
 from typing import Literal
 
 OrderName = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "breadth"]
@@ -18,45 +19,77 @@ _DEEPEST, _PARTS = 4, 8  # stages of uneven layouts, and the parts that devices 
 
 @dataclass(frozen=True)
 class Layout:
-    """The replicas of every stage, whose devices are numbered stage by stage."""
+    """Pipelines side by side: of each, the replicas of every stage. Devices are numbered pipeline
+    by pipeline, and stage by stage in each."""
 
-    replicas: tuple[int, ...]
+    pipelines: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def beside(cls, depths: Iterable[int]) -> "Layout":
+        """Pipelines of so many stages without replicas."""
+        return cls(tuple((1,) * depth for depth in depths))
 
     @property
     def devices(self) -> int:
-        return sum(self.replicas)
+        return sum(map(sum, self.pipelines))
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Those of each stage of the only pipeline."""
+        (only,) = self.pipelines
+        return only
 
     @property
     def depth(self) -> int:
-        return len(self.replicas)
+        """The stages of the deepest pipeline."""
+        return max(self.depths)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The stages of each pipeline."""
+        return tuple(map(len, self.pipelines))
 
     @property
     def even(self) -> bool:
-        """True if all stages have equally many."""
-        return len(set(self.replicas)) == 1
+        """True if all stages have equally many replicas."""
+        return len({n for own in self.pipelines for n in own}) == 1
 
     @property
-    def stages(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of every stage."""
-        ends = list(accumulate(self.replicas, initial=0))
-        return tuple(tuple(range(a, a + n)) for a, n in zip(ends, self.replicas, strict=False))
+    def apart(self) -> "Layout":
+        """The pipelines without replicas that an even layout is made of."""
+        return Layout.beside(len(own) for own in self.pipelines for _ in range(own[0]))
+
+    @property
+    def stages(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """The devices of every stage of each pipeline."""
+        numbers = count()
+        return tuple(
+            tuple(tuple(islice(numbers, n)) for n in replicas) for replicas in self.pipelines
+        )
 
     def __str__(self) -> str:
+        if len(self.pipelines) > 1:
+            return "+".join(map(str, self.depths))
         if self.even:
             return f"{self.depth}x{self.replicas[0]}"
         return ",".join(map(str, self.replicas))
 
 
 def parse_layout(text: str) -> Layout:
-    """A layout like `2x2`, depth x replicas, or `3,1`, the replicas of each stage; ValueError for
-    anything else."""
+    """A layout like `2x2`, depth x replicas, `3,1`, the replicas of each stage, or `2+1+1`, the
+    stages of each pipeline; ValueError for anything else."""
+    beside = text.split("+")
     depth, cross, replicas = text.strip().partition("x")
     parts = [replicas] * int(depth) if cross and _counts(depth) else text.split(",")
-    if (cross and not _counts(depth, replicas)) or not _counts(*parts):
+    if len(beside) > 1 and _counts(*beside):
+        layout = Layout.beside(sorted(map(int, beside), reverse=True))
+    elif (cross and not _counts(depth, replicas)) or not _counts(*parts):
         raise ValueError(
-            f"{text!r} is no layout; write depth x replicas like 2x2, or replicas like 3,1"
+            f"{text!r} is no layout; write depth x replicas like 2x2, replicas like 3,1, or the "
+            "stages of pipelines side by side like 2+1+1"
         )
-    layout = Layout(tuple(int(part) for part in parts))
+    else:
+        layout = Layout((tuple(int(part) for part in parts),))
     if layout.devices > _MOST:
         raise ValueError(f"{text!r} has {layout.devices} devices, {_MOST} are the most")
     return layout
@@ -100,10 +133,23 @@ def layouts(devices: int) -> Iterator[Layout]:
     ones of a few stages, which on many devices end only at each so many of them."""
     for depth in range(devices, 0, -1):
         if devices % depth == 0:
-            yield Layout((devices // depth,) * depth)
+            yield Layout(((devices // depth,) * depth,))
     ends = range(unit := -(-devices // _PARTS), devices, unit)
     for depth in range(2, _DEEPEST + 1):
         for inner in combinations(ends, depth - 1):
-            layout = Layout(tuple(b - a for a, b in pairwise((0, *inner, devices))))
+            layout = Layout((tuple(b - a for a, b in pairwise((0, *inner, devices))),))
             if not layout.even:
                 yield layout
+
+
+def side_by_side(devices: int) -> Iterator[Layout]:
+    """All divisions of so many devices into pipelines without replicas, the deepest first."""
+
+    def divided(left: int, most: int) -> Iterator[tuple[int, ...]]:
+        if left == 0:
+            yield ()
+        for depth in range(min(left, most), 0, -1):
+            for rest in divided(left - depth, depth):
+                yield (depth, *rest)
+
+    return map(Layout.beside, divided(devices, devices))

@@ -124,8 +124,9 @@ _FLAGS = {
         told="",
     ),
     "layout": _Flag(
-        "train every task on several devices: stages x replicas, like 2x2, or the replicas of each "
-        "stage, like 3,1 (default: the best for each task)",
+        "train every task on several devices: stages x replicas, like 2x2, the replicas of each "
+        "stage, like 3,1, or, of samples with lengths, the stages of pipelines side by side, like "
+        "2+1+1 (default: the best for each task)",
         "LAYOUT",
         console.typed(parse_layout),
         "",

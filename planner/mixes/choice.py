@@ -6,7 +6,6 @@ laid out, are shorter in the mean.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,17 +14,12 @@ from planner.mixes.intervals import Array, Offer, divided
 from planner.packing import How, laid_out
 
 Counts = tuple[int, ...]
+"""The pipelines of every offer."""
 
 
-@dataclass(frozen=True)
-class Mix:
-    """The pipelines of every offer. us: the mean of the steps that it was chosen for."""
-
-    counts: Counts
-    us: int
-
-
-def best_mix(offers: Sequence[Offer], devices: int, steps: Sequence[Array], how: How) -> Mix | None:
+def best_mix(
+    offers: Sequence[Offer], devices: int, steps: Sequence[Array], how: How
+) -> Counts | None:
     """The mix on so many devices with which these steps are shortest in the mean, as far as
     exchanges of pipelines find it; None where no offer holds the longest sequence."""
     longest = max(int(own.max()) for own in steps)
@@ -47,7 +41,7 @@ def best_mix(offers: Sequence[Offer], devices: int, steps: Sequence[Array], how:
         near = [counts for counts in _exchanges(offers, devices, best) if able(counts)]
         better = min(near, key=us, default=best)
         if us(better) >= us(best):
-            return Mix(best, us(best))
+            return best
         best = better
 
 

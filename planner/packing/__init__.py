@@ -1,7 +1,7 @@
 """Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
 
 from planner.packing.arranged import Arrangement, arranged, write_table
-from planner.packing.asked import Array, Asked, bucket
+from planner.packing.asked import PACKINGS, Array, Asked, bucket
 from planner.packing.kinds import in_turn
 from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
@@ -9,6 +9,7 @@ from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, Kind
 
 __all__ = [
+    "PACKINGS",
     "TOKENS",
     "Arrangement",
     "Array",

@@ -7,7 +7,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.inputs import Kind, costs_at
+from planner.inputs import Kind, Layout, costs_at
+from planner.packing.packing import How
 from planner.packing.samples import Samples
 from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
 from profiles.codec import ALIGNMENT
@@ -16,6 +17,7 @@ from profiles.lengths import of_step
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
+PACKINGS: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 
 def bucket(tokens: int) -> int:
@@ -27,7 +29,8 @@ def bucket(tokens: int) -> int:
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
     that were trained before. few: the steps that are to be planned, where not all are. judged: the
-    tokens of the samples of each evaluation, if any.
+    tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one that
+    is looked at, by default all; hows: the ways to pack that are.
     """
 
     task: Task
@@ -37,6 +40,9 @@ class Asked:
     done: int = 0
     few: Sequence[int] = ()
     judged: NDArray[np.uint32] | None = None
+    devices: int = 1
+    layout: Layout | None = None
+    hows: tuple[How, ...] = PACKINGS
 
     @cached_property
     def samples(self) -> Samples:

@@ -12,16 +12,16 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
 from planner.lowering import PipelineRound
 from planner.orders import NAMED
+from planner.pipelines.estimated import Estimated, Tried, fit, program_of
 from planner.pipelines.fitting import kept, mode_program
-from planner.pipelines.ranking import LATE, Tried, fit, program_of, ranked
+from planner.pipelines.ranking import LATE, ranked
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
-from planner.search import Candidate, short_host, teams_of
+from planner.search import Candidate, short_devices, short_host, teams_of
 from planner.shards import Links, stays_whole
 from plans.additions import Additions, added
 from plans.prediction import Alternative
 from profiles.schema import Task
-from profiles.units import show_bytes
 
 AUTO = "auto"
 
@@ -57,7 +57,8 @@ def best(
     every = list({(one.family, one.cuts): one for one in reversed(every)}.values())[::-1]
     if not every:
         raise _impossible(task, chosen[-1], order)
-    tried = list(ranked(every, kind.device_bytes, host_bytes, effort))
+    estimated = Estimated(every, kind.device_bytes, host_bytes, effort)
+    tried = [Tried.of(every[n], made) for n, made in ranked(estimated.ways, effort)]
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
     found = _shortest(tried)
@@ -124,14 +125,16 @@ def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effo
     if found is None:
         raise _short_host(every[0].costs.task, every, host_bytes)
     if _made(found).device_bytes > kind.device_bytes:
-        raise _short_device(kind, _made(found))
+        least = _made(found)
+        what = f"layout {least.strategy.layout} in order {least.strategy.named}"
+        raise short_devices(least.strategy.costs.task, what, least.device_bytes, kind)
     return found
 
 
 def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | None:
     """The round that needs least of its devices; None where the host has too little. Of the
     smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
-    firsts = {(s.costs.microbatch, s.layout, s.named, s.chunks): s for s in every}
+    firsts = {(s.costs.microbatch, s.family): s for s in every}
     for size in sorted({sketch.costs.microbatch for sketch in every}):
         least = list[tuple[int, int, Tried]]()
         for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
@@ -161,19 +164,6 @@ def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasi
     """The host has no room for what is kept there of any sketch."""
     need = min(max(kept(sketch.strategy, sketch.links)) for sketch in every)
     return short_host(task, max(need, host_bytes + 1), host_bytes)
-
-
-def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
-    """A device has too little even for this round, the least there is."""
-    need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
-    strategy, task = least.strategy, least.strategy.costs.task
-    return Infeasible(
-        f"{task.name}: layout {strategy.layout} in order {strategy.named} needs {show_bytes(need)} "
-        f"({need} bytes) on a device but each offers {show_bytes(offered)} ({offered} "
-        f"bytes){stays_whole(task)}; "
-        f"smallest --device-memory that would do: {need}",
-        need,
-    )
 
 
 def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:

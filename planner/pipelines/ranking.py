@@ -1,129 +1,77 @@
-"""Sketches ranked: more and more is found out about how long the rounds of each would be, always of
-the one that seems shortest, and the most promising ones get their modes.
+"""The one search for a task on several devices: more and more is found out about how long the
+rounds of each way to train it would be, always of the one that seems shortest, and the most
+promising ones get their rounds.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from planner.inputs import Effort
-from planner.lowering import PipelineRound
-from planner.orders import InvalidOrder
-from planner.pipelines.fitting import NO_ROOM, fitted, mode_program, smaller
-from planner.pipelines.modes import Chosen, ModeProgram
-from planner.pipelines.reorder import PLACED
-from planner.pipelines.sketch import ZERO_BUBBLE, Sketch
-from plans.prediction import Alternative
+from planner.pipelines.fitting import NO_ROOM
 
-_BOUND, _SPAN, _PARTS, _ROUGH = range(4)  # what is known of a sketch's period
-_LONGER = ("its bound is longer", "its order is longer", *["its estimate is longer"] * 2)
 LATE = "time was up"
 _RANKING = 2  # 1/n of the time is left for rounds
-_ROUGHLY = 2  # times the ops of other rounds, in rough ones
-_OFF = 4  # a rough round is longer than the best modes by up to 1/n
-_SIMULATED = 24  # sketches at most
+_SIMULATED = 24  # ways at most
+_NEVER = 1 << 62
 
 
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """A sketch that was looked at, its round if there is one, or why there is none."""
+class Estimate(NamedTuple):
+    """About how long rounds are, and what none of them is thought to be shorter than; why they are
+    not made where that is longer than others. last: no more is found out before they are."""
 
-    sketch: Sketch
-    round: PipelineRound | None
-    why_not: str = ""
+    us: int
+    least_us: int
+    why_not: str
+    last: bool = False
+
+
+class Made(Protocol):
+    """Rounds that were made."""
 
     @property
-    def even_us(self) -> int:
-        """The bound of any places: all work spread evenly."""
-        costs, layout = self.sketch.costs, self.sketch.layout
-        return costs.microbatches * costs.total("least") // layout.devices
+    def period_us(self) -> int: ...
 
-    def alternative(self, task: str, best: PipelineRound) -> Alternative:
-        """It, as a plan tells of it."""
-        made, why_not = self.round, self.why_not
-        if made and made is not best:
-            why_not = f"{(made.period_us - best.period_us) * 100 / best.period_us:.1f} % longer"
-        modes = made.strategy.modes if made else ()
-        split = made and made.strategy.halved  # also by a search from an order that splits none
-        cut = replace(self.sketch, named=ZERO_BUBBLE) if split else self.sketch
-        placed = made and made.strategy.named == PLACED
-        return Alternative(
-            task=task,
-            devices=self.sketch.layout.devices,
-            layout="mixed" if placed else str(self.sketch.layout),
-            order=made.strategy.named if made else self.sketch.named,
-            microbatch=self.sketch.costs.microbatch,
-            recompute=sum(mode.activations == "recompute" for mode in modes[:-1]),
-            period_us=made.period_us if made else 0,
-            bound_us=self.even_us if placed else cut.bound_us,
-            peak_bytes=made.device_bytes if made else 0,
-            why_not=why_not,
-        )
+    @property
+    def entries(self) -> Sequence[Any]: ...
 
 
-def ranked(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:
-    """Sketches by what is known of their periods: bounds, then the spans of their orders, then what
-    parts of modes take, then a rough round, as if what it takes too much were more of it; then
-    rounds, until the effort is used up; and those that do not fit. Where time is short, only those
-    that are known roughly by then get rounds."""
-    short = effort.left / _RANKING
-    open_ = [(sketch.bound_us, _BOUND, n) for n, sketch in enumerate(every)]
+M_co = TypeVar("M_co", bound=Made, covariant=True)
+M = TypeVar("M", bound=Made)
+
+
+class Way(Protocol[M_co]):
+    """A way to train a task: estimates of its rounds, each closer than those before, and the
+    rounds; or why there are none."""
+
+    def estimates(self) -> Iterator[Estimate]: ...
+
+    def made(self, shortest: int) -> M_co | str: ...
+
+
+def ranked(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M | str]]:
+    """The number of every way, and its rounds, until the effort is used up, or why it has none.
+    Where time is short, only those of which all is estimated by then get rounds."""
+    short, left, shortest, known = effort.left / _RANKING, effort.limits.search_ops, _NEVER, False
+    more = [way.estimates() for way in ways]
+    now = [next(own) for own in more]
+    open_ = [(one.us, 0, n) for n, one in enumerate(now)]
     heapify(open_)
-    left = rough = effort.limits.search_ops
-    rough *= _ROUGHLY * (len({sketch.family for sketch in every}) > 1)
-    shortest, parts = 1 << 62, dict[int, Chosen]()
-    roughly = dict[tuple[object, ...], tuple[float, tuple[int, ...]]]()
     while open_:
-        us, known, n = heappop(open_)
-        sketch = every[n]
-        least = max(us - us // _OFF, parts[n].us) if known == _ROUGH else us
-        if least >= shortest or left <= 0 or effort.left <= 0:
-            yield Tried(sketch, None, _LONGER[known])
-            continue
-        if roughly and known < _ROUGH and effort.left < short:
-            yield Tried(sketch, None, LATE)
-            continue
-        program = program_of(sketch, room, host_bytes)
-        if program and known == _ROUGH:
-            _, rooms = roughly.get(sketch.family, (1.0, program.room))
-            program = replace(program, room=rooms)
-            one = fit(sketch, program, room, shortest, effort)
-            left -= len(one.round.entries) if one.round else effort.limits.search_least_ops
+        _, level, n = heappop(open_)
+        one = now[n]
+        if one.least_us >= shortest or left <= 0 or effort.left <= 0:
+            yield n, one.why_not
+        elif known and not one.last and effort.left < short:
+            yield n, LATE
+        elif one.last:
+            made = ways[n].made(shortest)
+            left -= effort.limits.search_least_ops if isinstance(made, str) else len(made.entries)
             left -= effort.limits.search_ops // _SIMULATED
-            shortest = min(shortest, one.round.period_us) if one.round else shortest
-            yield one
-            continue
-        more = None
-        if program and known == _BOUND:
-            more = program.delays.span_us
-        elif program and known == _SPAN and (found := program.relaxed(effort)):
-            parts[n], more = found, found.us
-        elif program and known == _PARTS:
-            if sketch.family not in roughly and rough > 0:
-                made = PipelineRound(parts[n].strategy, sketch.links)
-                longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
-                roughly[sketch.family] = longer, smaller(program, made, room).room
-                rough -= len(made.entries)
-            mean = sum(longer for longer, _ in roughly.values()) / max(1, len(roughly))
-            longer, _ = roughly.get(sketch.family, (mean, ()))
-            more = round(parts[n].us * longer)
-        if more is None:
-            yield Tried(sketch, None, NO_ROOM)
+            shortest = shortest if isinstance(made, str) else min(shortest, made.period_us)
+            yield n, made
+        elif closer := next(more[n], None):
+            now[n], known = closer, known or closer.last
+            heappush(open_, (closer.us, level + 1, n))
         else:
-            heappush(open_, (max(us, more), known + 1, n))
-
-
-def program_of(sketch: Sketch, room: int, host_bytes: int) -> ModeProgram | None:
-    """The program that chooses its modes; None where there is no such order."""
-    try:
-        return mode_program(sketch.strategy, sketch.links, room, host_bytes)
-    except InvalidOrder:
-        return None
-
-
-def fit(
-    sketch: Sketch, program: ModeProgram | None, room: int, shortest: int, effort: Effort
-) -> Tried:
-    """The sketch with the best modes that fit, unless those of a shorter round do not."""
-    found = fitted(program, room, shortest, effort) if program else NO_ROOM
-    return Tried(sketch, None, found) if isinstance(found, str) else Tried(sketch, found)
+            yield n, NO_ROOM

@@ -1,14 +1,15 @@
 """Sketches: layouts, cuts into stages and shards, and orders that a task could be trained in."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
+from typing import NamedTuple
 
 from planner.bounds import stages_us
 from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, separable, whole
-from planner.orders import NAMED
+from planner.orders import NAMED, Order, Pass
 from planner.pipelines.delays import pipeline_on
 from planner.pipelines.stages import Work, cut
 from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
@@ -21,19 +22,107 @@ INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
 _CHUNKS = {INTERLEAVED: (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
 
+class Passes(NamedTuple):
+    """The name of an order, and so many stages of each device of a pipeline of several."""
+
+    named: str
+    chunks: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineSpec:
+    """One of the pipelines side by side: the replicas of each stage of its devices, what its
+    microbatches cost, and the ends of its stages, from 0 on."""
+
+    replicas: tuple[int, ...]
+    costs: TaskCosts
+    stages: tuple[int, ...]
+
+    @property
+    def chunks(self) -> int:
+        """The stages of each device."""
+        return (len(self.stages) - 1) // len(self.replicas)
+
+    def exchange_us(self, links: Links) -> int:
+        """About a device's work and then the exchange of its last shard, whose gradients go to one
+        replica in a tree, and new parameters back; 0 where there are no replicas."""
+        costs, most = self.costs, 0
+        for place, (a, b) in enumerate(pairwise(self.stages)):
+            replicas = self.replicas[place % len(self.replicas)]
+            if replicas > 1:
+                whole = costs.total("grad_bytes", a, b)
+                largest = max(layer.grad_bytes for layer in costs.layers[a:b])
+                own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
+                hops = 2 * (replicas - 1).bit_length()
+                most = max(most, own + hops * links.send_us(max(largest, whole // _PIECES[-1])))
+        return most
+
+    def cuts(self, points: Sequence[int], pieces: int) -> set[int]:
+        """The ends of its shards: of each stage so many, of about equal times."""
+        ends, total = set(self.stages), self.costs.total
+        for first, end in pairwise(self.stages):
+            inner, whole = [p for p in points if first < p < end], total("backward_us", first, end)
+            for n in range(1, pieces) if inner else ():
+                wanted = whole * n // pieces
+                ends.add(min(inner, key=lambda p: abs(total("backward_us", first, p) - wanted)))
+        return ends
+
+    def order(self, cuts: Sequence[int], named: str, links: Links) -> Order:
+        """The passes of shards with these cuts, with devices and microbatches numbered from 0."""
+        shards = self.costs.cut(cuts).shards
+        (devices,) = Layout((self.replicas,)).stages
+        stage = [sum(end <= first for end in self.stages[1:]) for first in cuts[:-1]]
+        places = tuple(devices[at % len(devices)] for at in stage)
+        halved = separable(shards)
+        pipeline = pipeline_on(
+            places,
+            shards,
+            _all_stay(len(shards)),
+            halved,
+            links,
+            devices=sum(self.replicas),
+            microbatches=self.costs.microbatches,
+        )
+        return whole(NAMED[named](pipeline, places), len(shards) - 1, halved)
+
+
+def _all_stay(shards: int) -> tuple[Mode, ...]:
+    """The modes that keep all on the devices."""
+    return (*[Mode("resident", "device", "saved")] * (shards - 1), Mode("resident", "device"))
+
+
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A strategy without its modes. chunks: stages of each device; stages: their ends, from 0 on;
-    points: where shards may end; pieces: shards of each stage."""
+    """A strategy without its modes: pipelines side by side, each with microbatches of its own,
+    whose gradients are all added up.
 
-    costs: TaskCosts
-    layout: Layout
-    chunks: int
-    stages: tuple[int, ...]
+    2+1+1   0.compute  F0 F1 .. B0 B1      stages of the first pipeline, microbatches 0 and 1
+            1.compute     F0 F1 B0 B1
+            2.compute  F2 B2 F3 B3         the whole model
+            3.compute  F4 B4 F5 B5
+
+    named: the order of each. points: where shards may end; pieces: of every stage, which are shards
+    of all pipelines; more: where shards end besides.
+    """
+
+    pipelines: tuple[PipelineSpec, ...]
     named: str
     points: tuple[int, ...]
     pieces: int
     links: Links
+    more: tuple[int, ...] = ()
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(tuple(spec.replicas for spec in self.pipelines))
+
+    @cached_property
+    def costs(self) -> TaskCosts:
+        """Those of the largest microbatches, as many as there are."""
+        largest = max((spec.costs for spec in self.pipelines), key=lambda costs: costs.microbatch)
+        if len(self.pipelines) == 1:
+            return largest
+        return replace(largest, count=sum(spec.costs.microbatches for spec in self.pipelines))
 
     @property
     def kind(self) -> tuple[Layout, str, int]:
@@ -43,28 +132,19 @@ class Sketch:
     @property
     def family(self) -> tuple[Layout, str, int, int]:
         """Equal for those whose stages differ only in how they are cut into shards."""
-        return *self.kind, self.chunks
+        return *self.kind, self.pipelines[0].chunks
 
     @cached_property
     def bound_us(self) -> int:
         """No round of these stages and microbatches is shorter."""
         split = self.named == ZERO_BUBBLE
-        return stages_us(self.costs, self.stages, self.layout.replicas, split=split)
+        each = ((spec.costs, spec.stages, spec.replicas) for spec in self.pipelines)
+        return max(stages_us(*own, split=split) for own in each)
 
     @property
     def guess_us(self) -> int:
-        """About how long a round is: its bound, or a device's work and then the exchange of its
-        last shard, whose gradients go to one replica in a tree, and new parameters back."""
-        costs, send, most = self.costs, self.links.send_us, self.bound_us
-        for place, (a, b) in enumerate(pairwise(self.stages)):
-            replicas = self.layout.replicas[place % self.layout.depth]
-            if replicas > 1:
-                whole = costs.total("grad_bytes", a, b)
-                largest = max(layer.grad_bytes for layer in costs.layers[a:b])
-                own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
-                hops = 2 * (replicas - 1).bit_length()
-                most = max(most, own + hops * send(max(largest, whole // _PIECES[-1])))
-        return most
+        """About how long a round is."""
+        return max(self.bound_us, *(spec.exchange_us(self.links) for spec in self.pipelines))
 
     @cached_property
     def halved(self) -> frozenset[int]:
@@ -73,46 +153,30 @@ class Sketch:
 
     @cached_property
     def strategy(self) -> PipelineStrategy:
-        """With its order, for modes that keep all on the devices."""
-        cuts, places = self.cuts, list[tuple[int, ...]]()
-        for end, devices in zip(self.stages[1:], self.layout.stages * self.chunks, strict=True):
-            places += [devices] * (cuts.index(end) - len(places))
-        shards = self.costs.cut(cuts).shards
-        last = len(shards) - 1
-        stays = Mode("resident", "device", "saved")
-        modes = [stays] * last + [Mode("resident", "device")]
-        pipeline = pipeline_on(
-            tuple(places),
-            shards,
-            modes,
-            self.halved,
-            self.links,
-            devices=self.layout.devices,
-            microbatches=self.costs.microbatches,
+        """With its order, for modes that keep all on the devices; microbatches are numbered
+        pipeline by pipeline."""
+        order, each = list[tuple[Pass, ...]](), list[TaskCosts]()
+        for spec in self.pipelines:
+            for passes in spec.order(self.cuts, self.named, self.links):
+                order.append(tuple(p._replace(microbatch=p.microbatch + len(each)) for p in passes))
+            each += [spec.costs] * spec.costs.microbatches
+        return PipelineStrategy(
+            self.costs,
+            self.cuts,
+            _all_stay(len(self.cuts) - 1),
+            tuple(order),
+            self.layout,
+            self.named,
+            tuple(each) if self.costs.count is not None else (),
         )
-        order = whole(NAMED[self.named](pipeline, tuple(places)), last, self.halved)
-        return PipelineStrategy(self.costs, cuts, tuple(modes), order, self.layout, self.named)
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
         """The ends of all shards, from 0 on."""
-        each = (self._pieces(a, b) for a, b in pairwise(self.stages))
-        return (0, *(end for ends in each for end in ends))
-
-    def _pieces(self, first: int, end: int) -> list[int]:
-        """The ends of a stage's shards, of about equal times."""
-        inner = [p for p in self.points if first < p < end]
-        whole = self.costs.total("backward_us", first, end)
-        ends = set[int]()
-        for n in range(1, self.pieces):
-            if inner:
-                wanted = whole * n // self.pieces
-                ends.add(
-                    min(
-                        inner, key=lambda p: abs(self.costs.total("backward_us", first, p) - wanted)
-                    )
-                )
-        return [*sorted(ends), end]
+        found = {0, *self.more}
+        return tuple(
+            sorted(found.union(*(spec.cuts(self.points, self.pieces) for spec in self.pipelines)))
+        )
 
 
 def sketches(
@@ -131,11 +195,13 @@ def sketches(
                 continue
             ways = [*_named(names, layout)]
             ends = {
-                n: _stages(costs, layers, layout, n, points, teams) for n in {n for _, n in ways}
+                n: _stages(costs, layers, layout.replicas, n, points, teams)
+                for n in {n for _, n in ways}
             }
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
-                    one = Sketch(costs, layout, chunks, stages, named, points, pieces, links)
+                    spec = PipelineSpec(layout.replicas, costs, stages)
+                    one = Sketch((spec,), named, points, pieces, links)
                     if one.halved or named != ZERO_BUBBLE:
                         yield one
 
@@ -169,12 +235,26 @@ def promising(every: Sequence[Sketch]) -> list[Sketch]:
     return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
 
 
-def stage_ends(
-    costs: TaskCosts, links: Links, depth: int, points: Sequence[int], chunks: int = 1
-) -> tuple[int, ...]:
-    """The ends of the stages of so many devices, from 0 on; none where there are too few layers.
-    chunks: stages of each device."""
-    return _stages(costs, _layers(costs, links), Layout((1,) * depth), chunks, points)
+def beside(
+    depths: Sequence[int],
+    batches: Sequence[TaskCosts],
+    passes: Passes,
+    points: Sequence[int],
+    pieces: int,
+    links: Links,
+) -> Sketch | None:
+    """Pipelines of so many stages with these microbatches; None where one has more stages than the
+    model has layers. Those of one depth have the same stages."""
+    ends = {
+        depth: _stages(costs, _layers(costs, links), (1,) * depth, chunks, points)
+        for depth, costs in zip(depths, batches, strict=True)
+        for chunks in [passes.chunks if depth > 1 else 1]
+    }
+    if not all(ends.values()):
+        return None
+    pairs = zip(depths, batches, strict=True)
+    pipelines = tuple(PipelineSpec((1,) * depth, costs, ends[depth]) for depth, costs in pairs)
+    return Sketch(pipelines, passes.named, tuple(points), pieces, links)
 
 
 def _layers(costs: TaskCosts, links: Links) -> list[Work]:
@@ -193,7 +273,7 @@ def _layers(costs: TaskCosts, links: Links) -> list[Work]:
 def _stages(
     costs: TaskCosts,
     layers: Sequence[Work],
-    layout: Layout,
+    replicas: tuple[int, ...],
     chunks: int,
     points: Sequence[int],
     teams: Sequence[int] = (),
@@ -203,11 +283,11 @@ def _stages(
     wanted = [1 if layer.in_turn else 0 for layer in costs.layers]
     wanted = [one or team for one, team in zip(wanted, teams or wanted, strict=True)]
 
-    def fits(replicas: int, first: int, end: int) -> bool:
-        return all(one in (0, replicas) for one in wanted[first:end])
+    def fits(team: int, first: int, end: int) -> bool:
+        return all(one in (0, team) for one in wanted[first:end])
 
-    replicas, some = layout.replicas * chunks, fits if any(wanted) else None
-    return cut(layers, replicas, costs.microbatches, points, some)
+    some = fits if any(wanted) else None
+    return cut(layers, replicas * chunks, costs.microbatches, points, some)
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:

@@ -4,7 +4,7 @@ from planner.search.descent import descend
 from planner.search.packed import Judging, Packed, Part
 from planner.search.searches import Searches, Ways, baselines, compared
 from planner.search.shapes import shapes_of
-from planner.search.shares import short_host, short_with_disk, without_disk
+from planner.search.shares import short_devices, short_host, short_with_disk, without_disk
 from planner.search.sums import adds_alike, sums_of, teams_of
 from planner.search.task import Candidate, Wide
 
@@ -21,6 +21,7 @@ __all__ = [
     "compared",
     "descend",
     "shapes_of",
+    "short_devices",
     "short_host",
     "short_with_disk",
     "sums_of",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
-from planner.inputs import Problem
+from planner.inputs import Kind, Problem
 from planner.shards import Strategy, TaskCosts, stays_whole
 from profiles.schema import Task
 from profiles.units import show_bytes
@@ -110,6 +110,16 @@ def short_device(
         f"{show_bytes(largest.param_bytes)} of parameters and "
         f"{show_bytes(largest.backward_transient_bytes)} of transients{stays_whole(task)}; "
         f"smallest --device-memory that would do{beside}: {needs}",
+        needs,
+    )
+
+
+def short_devices(task: Task, what: str, needs: int, kind: Kind) -> Infeasible:
+    """Each of several devices has too little even for this, the least there is."""
+    needs, offered = needs + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
+    return Infeasible(
+        f"{task.name}: {what} needs {_size(needs)} on a device but each offers {_size(offered)}"
+        f"{stays_whole(task)}; smallest --device-memory that would do: {needs}",
         needs,
     )
 

@@ -4,124 +4,106 @@ rounds for some of its steps; the shortest is taken for all of them."""
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from planner.errors import Infeasible
-from planner.inputs import Effort
+from planner.inputs import Effort, Layout
 from planner.packing import Asked, How
+from planner.pipelines import NO_ROOM, Estimate, ranked
+from planner.search import short_devices
 from planner.sequences.made import Made, lowered
-from planner.sequences.mix import Mix
 from planner.sequences.ways import (
     FINEST,
     Trial,
+    estimated,
     evenly,
     least_way,
     otherwise,
     proposed,
     thrifty,
-    tried,
-    ways,
 )
 
 _SAMPLE, _GUESSED = 48, 12  # steps by which ways are judged: by their rounds, by estimates
 _REORDERED = 3  # mixes and packings whose best ways are tried in other orders
-_LOWERED = 8  # ways with rounds, and the best of each mix
+_OTHERS = 8  # ways that get rounds beside the best of each layout and packing
+_OFF = 2  # steps are shorter than estimated by up to 1/n
 _PIECES = (1, 2, FINEST)  # shards of a stage
-_PACKED: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The ways that are looked at, on so many devices: mixes of pipelines, none for the best ones,
-    and a way to pack, None for the best one."""
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A way to train and to pack, that is ranked. few: the steps by which it is judged; us: about
+    how long they are in the mean."""
 
-    devices: int
-    mixes: Sequence[Mix]
-    how: How | None
+    trial: Trial
+    how: How
+    few: Sequence[int]
+    us: int
+    effort: Effort
 
-    @property
-    def hows(self) -> tuple[How, ...]:
-        """The ways to pack that are compared."""
-        return (self.how,) if self.how else _PACKED
+    def estimates(self) -> Iterator[Estimate]:
+        """What its steps take."""
+        yield Estimate(self.us, self.us - self.us // _OFF, "its estimate is longer", last=True)
 
-    @property
-    def first(self) -> How:
-        """The way to pack where memory alone counts."""
-        return self.hows[0]
+    def made(self, shortest: int) -> Made | str:
+        """Its rounds for a few steps."""
+        found = lowered([(self.trial, self.few)], self.how, 1, self.effort)
+        return NO_ROOM if isinstance(found, int) else found[0]
 
 
 class _Search:
-    """Lives while a way is searched. few: some of the steps."""
+    """Lives while a way is searched."""
 
-    def __init__(self, asked: Asked, wanted: Wanted, effort: Effort) -> None:
-        self.asked, self.wanted, self.effort = asked, wanted, effort
+    def __init__(self, asked: Asked, effort: Effort) -> None:
+        self.asked, self.effort = asked, effort
         self.few = evenly(asked.steps, _SAMPLE)
-        self.made: list[Made] = []
-        self.trials: list[Trial] = []
-        self.needs: list[int] = []  # bytes of a device, of what did not fit
         # The lengths of the samples of those by which estimates go.
         self._steps = [asked.step(number) for number in evenly(self.few, _GUESSED)]
-        self.mixes = wanted.mixes or proposed(
-            asked, wanted.devices, self._steps, wanted.first, effort
+        self.layouts = (
+            [asked.layout.apart] if asked.layout else proposed(asked, self._steps, effort)
         )
+        self.trials = [*estimated(asked, self.layouts, _PIECES, effort)]
 
-    @property
-    def late(self) -> bool:
-        return bool(self.made) and self.effort.left <= 0
+    def run(self) -> list[Made]:
+        """The best way of each layout and packing and others that seem short; the best of them also
+        with passes in other orders."""
+        every = [one for trial in self.trials for one in self._packed(trial, self.asked.hows)]
+        every.sort(key=lambda one: one.us)
+        firsts = {(one.trial.way.layout, one.how): one for one in reversed(every)}.values()
+        others = [one for one in every if one not in firsts]
+        found = self._made([*firsts]) + self._made(others[:_OTHERS])
+        best: dict[tuple[Layout, How], Made] = {}
+        for one in sorted(found, key=lambda made: made.us):
+            best.setdefault((one.trial.way.layout, one.how), one)
+        for one in [*best.values()][:_REORDERED]:
+            again = (self._packed(trial, [one.how]) for trial in otherwise(one.trial))
+            found += self._made([*chain.from_iterable(again)])
+        return found
 
-    def look(self, trial: Trial, how: How) -> None:
-        """Make a way's rounds for some steps."""
-        found = lowered(trial, how, self.few, 1, self.effort)
-        if isinstance(found, Made):
-            self.made.append(found)
-        else:
-            self.needs.append(found)
+    def _made(self, every: Sequence[Packed]) -> list[Made]:
+        """The rounds of those that get some."""
+        return [made for _, made in ranked(every, self.effort) if not isinstance(made, str)]
 
-    def run(self) -> None:
-        """The ways that seem shortest; where nothing fits, those that need least."""
-        for how, trial in self._promising():
-            if not self.late and len(self.made) < self._most:
-                self.look(trial, how)
-        for trial, how in self._shortest():
-            for other in otherwise(trial):
-                if not self.late:
-                    self.look(other, how)
-        if not self.made:
-            self.needs.clear()
-            for mix in self.mixes:
-                if least := thrifty(self.asked, least_way(self.asked, mix), self.effort):
-                    self.look(least, self.wanted.first)
+    def _packed(self, trial: Trial, hows: Sequence[How]) -> Iterator[Packed]:
+        """The ways to pack; in pipelines of one stage only those by which times differ."""
+        seen = set[int]()
+        for how in hows:
+            us = trial.step_us(self._steps, how)
+            if us not in seen or trial.way.layout.depth > 1:
+                yield Packed(trial, how, self.few, us, self.effort)
+            seen.add(us)
 
-    def _shortest(self) -> list[tuple[Trial, How]]:
-        """The best ways of the mixes and packings that are shortest: other orders are tried."""
-        best: dict[tuple[Mix, How], Made] = {}
-        for one in sorted(self.made, key=lambda made: made.us):
-            best.setdefault((one.trial.way.mix, one.how), one)
-        return [(one.trial, one.how) for one in [*best.values()][:_REORDERED]]
-
-    @property
-    def _most(self) -> int:
-        """The rounds that are made at most."""
-        return _LOWERED + len(self.mixes) * len(self.wanted.hows)
-
-    def _promising(self) -> Iterator[tuple[How, Trial]]:
-        """The best of each mix and packing by its estimate, then all others."""
-        for way in ways(self.asked, self.mixes, self.effort):
-            for pieces in _PIECES:
-                if self.trials and self.effort.left <= 0:
-                    break
-                if trial := tried(self.asked, way, pieces, self.effort):
-                    self.trials.append(trial)
-        found = [
-            (trial.step_us(self._steps, how), how, trial)
-            for trial in self.trials
-            for how in self.wanted.hows
-        ]
-        ranked = sorted(found, key=lambda one: one[0])
-        firsts = {(how, trial.way.mix): (how, trial) for _, how, trial in reversed(ranked)}
-        ahead = [(how, one) for _, how, one in ranked if firsts[how, one.way.mix] == (how, one)]
-        yield from ahead
-        yield from ((how, one) for _, how, one in ranked if firsts[how, one.way.mix] != (how, one))
+    def least(self) -> tuple[list[Made], list[int]]:
+        """Of what needs least, where nothing else fits: rounds, and the bytes of a device that
+        others need."""
+        found, needs = list[Made](), list[int]()
+        for layout in self.layouts:
+            if trial := thrifty(self.asked, least_way(self.asked, layout), self.effort):
+                made = lowered([(trial, self.few)], self.asked.hows[0], 1, self.effort)
+                needs += [made] if isinstance(made, int) else []
+                found += [] if isinstance(made, int) else made
+        return found, needs
 
 
 class Best(NamedTuple):
@@ -133,36 +115,33 @@ class Best(NamedTuple):
     judged: Made
     tried: Sequence[Made]
     trials: Sequence[Trial]
-    mixes: Sequence[Mix]
+    layouts: Sequence[Layout]
     laid_s: float
 
 
-def best(asked: Asked, wanted: Wanted, jobs: int, effort: Effort) -> Best:
+def best(asked: Asked, jobs: int, effort: Effort) -> Best:
     """The shortest way found; Infeasible where there is none."""
-    search = _Search(asked, wanted, effort)
-    search.run()
-    for one in sorted(search.made, key=lambda one: one.us):
+    search = _Search(asked, effort)
+    found, needs = search.run(), list[int]()
+    if not found:
+        found, needs = search.least()
+    for one in sorted(found, key=lambda one: one.us):
         begun = time.monotonic()
-        found = lowered(one.trial, one.how, asked.steps, jobs, effort)
-        if isinstance(found, Made):
+        made = lowered([(one.trial, asked.steps)], one.how, jobs, effort)
+        if not isinstance(made, int):
             laid_s = time.monotonic() - begun
-            return Best(found, one, search.made, search.trials, search.mixes, laid_s)
-        search.needs.append(found)
-    raise _too_little(asked, min(search.needs, default=0))
+            return Best(made[0], one, found, search.trials, search.layouts, laid_s)
+        needs.append(made)
+    raise _too_little(asked, min(needs, default=0))
 
 
 def _too_little(asked: Asked, need: int) -> Infeasible:
     """The error where no way fits: pipelines have no memory for the longest sample."""
-    name, longest, more = asked.task.name, asked.longest, asked.kind.taken_bytes
-    if need <= asked.kind.device_bytes:
-        return Infeasible(
-            f"{name}: its longest sample has {longest} tokens, and the host has no memory for what "
-            "devices do not hold of it; raise --host-memory",
-            resource="host",
-        )
-    need, offered = need + more, asked.kind.device_bytes + more
+    what = f"its longest sample has {asked.longest} tokens,"
+    if need > asked.kind.device_bytes:
+        return short_devices(asked.task, f"{what} for which any layout", need, asked.kind)
     return Infeasible(
-        f"{name}: its longest sample has {longest} tokens, for which a device needs {need} bytes "
-        f"in any pipelines but offers {offered}; smallest --device-memory that would do: {need}",
-        need,
+        f"{asked.task.name}: {what} and the host has no memory for what devices do not hold of it; "
+        "raise --host-memory",
+        resource="host",
     )

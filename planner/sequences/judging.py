@@ -50,11 +50,11 @@ class _Packed:
         return len(self.tokens)
 
 
-def judged(asked: Asked, strategy: Planned, devices: int, asks: How | None, tables: Path) -> Judged:
+def judged(asked: Asked, strategy: Planned, tables: Path) -> Judged:
     """The shortest evaluation found on the devices of a way to train, packed as is asked, with its
     table in this folder: microbatches are as large as the largest of training, or as the longest
     sample. Infeasible where a device has no memory for that."""
-    how = asks or "balanced"
+    how, devices = asked.hows[0], asked.devices
     tried = list[tuple[int, _Packed, Program]]()
     failed: Infeasible | None = None
     for most in sorted({strategy.costs.microbatch, bucket(int(_lengths(asked).max()))}):

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Layout, PackingName
-from planner.packing import Asked, How, write_table
+from planner.packing import PACKINGS, Asked, How, write_table
 from planner.rounds import on_one_node
 from planner.search import Candidate, Packed
-from planner.sequences.choose import Wanted, best
+from planner.sequences.choose import best
 from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, Made, in_common
-from planner.sequences.mix import Mix
 from planner.sequences.switching import switched
 from plans.prediction import Alternative
 from plans.schema import Lengths
@@ -48,10 +47,17 @@ def planned(
     kind, task, host_bytes = asked
     own, held, *_ = *lengths, None
     before = (done or {}).get(task.name, 0)
-    mine = Asked(task, own, kind, host_bytes, before, judged=held)
-    said, looked = task.lengths, wanted(task, devices, layout, packing)
-    assert said
-    one = best(mine, looked, jobs, effort)
+    assert task.lengths
+    hows: tuple[How, ...] = PACKINGS if packing == "auto" else (packing,)
+    hows = ("alone",) if task.lengths.why_not else hows
+    mine = Asked(
+        *(task, own, kind, host_bytes, before),
+        judged=held,
+        devices=devices,
+        layout=layout,
+        hows=hows,
+    )
+    one = best(mine, jobs, effort)
     found = InTurn([one.made])
     if alone and not layout and devices <= (kind.node or devices):  # state stays on its node
         found = switched(mine, one, jobs, effort)
@@ -59,21 +65,21 @@ def planned(
     strategy = in_common([way.round.strategy for way in ways])
     if len(lengths) > 1:
         on_one_node(task.name, devices, kind.node)
-    judges = judged(mine, strategy, devices, looked.how, tables) if len(lengths) > 1 else None
+    judges = judged(mine, strategy, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
     order = (orders or {}).get(task.name)
     sha256 = write_table(table, [way.arrangement for way in ways], order)
     packed = Packed(
-        () if found.parts else one.made.arrangement.turns,
+        () if len(ways) > 1 else one.made.arrangement.turns,
         Lengths(
-            *(said.sha256, said.samples, sha256),
+            *(task.lengths.sha256, task.lengths.samples, sha256),
             padded=one.made.how == "pad",
             reordered=window if order is not None else 0,
             token_draws=mine.token_draws(strategy.shards),
         ),
         table,
         dispatch_us(mine, found.pools),
-        found.parts,
+        found.parts if len(ways) > 1 else (),
         judges.said if judges else None,
     )
     tried = _alternatives(mine, found, one.made, one.judged, one.tried)
@@ -86,13 +92,6 @@ def planned(
         alternatives=tuple(tried),
         packed=packed,
     )
-
-
-def wanted(task: Task, devices: int, layout: Layout | None, packing: PackingName) -> Wanted:
-    """The mixes and packings that are looked at on so many devices."""
-    found = [Mix((layout.depth,) * layout.replicas[0])] if layout else []
-    how: How | None = None if packing == "auto" else packing
-    return Wanted(devices, found, "alone" if task.lengths and task.lengths.why_not else how)
 
 
 def _alternatives(
@@ -119,13 +118,13 @@ def _alternative(asked: Asked, one: Made, why_not: str = "", said: str = "") -> 
     way, strategy = one.trial.way, one.round.strategy
     return Alternative(
         task=asked.task.name,
-        devices=way.mix.devices,
-        layout=str(way.mix),
+        devices=way.layout.devices,
+        layout=str(way.layout),
         order=f"{strategy.named}, {one.how}{one.padding}{said}",
         microbatch=strategy.costs.microbatch,
         recompute=sum(m.activations == "recompute" for m in strategy.modes[:-1]),
         period_us=one.us // one.steps,
-        bound_us=compute_us(asked, way.mix.devices) // asked.task.steps,
+        bound_us=compute_us(asked, way.layout.devices) // asked.task.steps,
         peak_bytes=one.round.device_bytes,
         why_not=why_not,
     )

@@ -20,6 +20,12 @@ def with_lengths(problem: Problem, policy: Policy = "gantry") -> bool:
             raise FormatError(
                 f"--{flag} is about tasks whose samples have lengths, and none has; leave it out"
             )
+    layout = problem.layout
+    if layout and len(layout.pipelines) > 1 and len(tasks) < len(problem.tasks):
+        raise FormatError(
+            f"--layout {layout} has pipelines side by side, which is for tasks whose samples have "
+            "lengths; give one of depth x replicas like 2x2"
+        )
     for task in tasks:
         if wrong := next(_wrong(problem, task, policy), None):
             raise FormatError(f"{task.name}: its samples have lengths, {wrong}")

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bounds import samples_us
-from planner.inputs import Effort
+from planner.inputs import Effort, Layout
 from planner.packing import Array, Asked, How, arranged, in_turn
 from planner.sequences.choose import Best
-from planner.sequences.made import InTurn, Made, lowered_together
-from planner.sequences.mix import Mix
-from planner.sequences.ways import Trial, evenly, tried, ways
+from planner.sequences.made import InTurn, Made, lowered
+from planner.sequences.ways import Trial, estimated, evenly
 from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
@@ -54,14 +53,14 @@ def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
     search = _Search(asked, one, effort)
     for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
         for found in made_in_turn(asked, pair, one.made.how, jobs, effort, one.laid_s):
-            if _us(found) < min(worth, _us(best)) and len(found.turns) <= _SEGMENTS:
+            if _us(found) < min(worth, _us(best)) and len(found.parts) <= _SEGMENTS:
                 best = found
     return best
 
 
 def _us(found: InTurn) -> int:
     """The time of all steps, as a run takes it."""
-    return found.us + _STARTS_US * len(found.turns)
+    return found.us + _STARTS_US * len(found.parts)
 
 
 class _Search:
@@ -69,7 +68,7 @@ class _Search:
 
     def __init__(self, asked: Asked, one: Best, effort: Effort) -> None:
         self.asked, self.one, self.how, self.effort = asked, one.made.trial, one.made.how, effort
-        self.trials, self.mixes = one.trials, one.mixes
+        self.trials, self.layouts = one.trials, one.layouts
         self.steps = np.array(asked.steps)
         self.longest = _longest(asked)
 
@@ -94,14 +93,14 @@ class _Search:
         samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
         alone = self._took(self.one, within, samples)
         us = float(alone.sum()) + self.one.begin_us + _STARTS_US
-        devices = self.one.way.mix.devices
+        devices = self.one.way.layout.devices
         least = samples_us(self.asked, np.concatenate(samples[0]), devices) / len(samples[0])
         if _total(alone, within, least, (self.one.begin_us, 0))[1] > _WORTH * us:
             return
         short = replace(self.asked, few=tuple(self.steps[within].tolist()), judged=None)
         other = self._best(short, samples[0])
         for first in _firsts(self.trials, samples[1], self.how) if other else ():
-            if other and first.way.mix != other.way.mix:
+            if other and first.way.layout != other.way.layout:
                 took, begins = self._took(first, within, samples), (first.begin_us, other.begin_us)
                 which, total = _total(took, within, other.step_us(samples[0], self.how), begins)
                 if total < _WORTH * us and which.any():
@@ -115,12 +114,7 @@ class _Search:
 
     def _best(self, short: Asked, samples: Sequence[Array]) -> Trial | None:
         """The best way for these steps alone."""
-        found = [
-            trial
-            for way in ways(short, self.mixes, self.effort)
-            for pieces in _PIECES
-            if self.effort.left > 0 and (trial := tried(short, way, pieces, self.effort))
-        ]
+        found = estimated(short, self.layouts, _PIECES, self.effort)
         return min(found, key=lambda trial: trial.step_us(samples, self.how), default=None)
 
 
@@ -136,11 +130,11 @@ def _some(asked: Asked, steps: Array) -> list[Array]:
 
 def _firsts(trials: Sequence[Trial], steps: Sequence[Array], how: How) -> Iterator[Trial]:
     """The best way of each mix for these steps."""
-    best: dict[Mix, tuple[int, Trial]] = {}
+    best: dict[Layout, tuple[int, Trial]] = {}
     for trial in trials:
         us = trial.step_us(steps, how)
-        if us < best.get(trial.way.mix, (us + 1,))[0]:
-            best[trial.way.mix] = us, trial
+        if us < best.get(trial.way.layout, (us + 1,))[0]:
+            best[trial.way.layout] = us, trial
     return (trial for _, trial in best.values())
 
 
@@ -172,8 +166,8 @@ def made_in_turn(
         return
     for again in (True, False):
         parts = [(way, steps[which == n].tolist()) for n, way in enumerate(pair.ways)]
-        found = lowered_together(parts, how, jobs, effort)
-        if found is None:
+        found = lowered(parts, how, jobs, effort)
+        if isinstance(found, int):
             return
         yield InTurn(found)
         if not again or effort.left <= _LAID * laid_s:

@@ -1,5 +1,5 @@
-"""Ways to train a task with lengths: a mix of pipelines, the most tokens of their microbatches, and
-how sequences are packed; and about how long its steps are.
+"""Ways to train a task with lengths: pipelines side by side, the most tokens of their microbatches,
+and how sequences are packed; and about how long its steps are.
 
 Pipelines of a mix with equally many stages are of one type. What a microbatch takes on a stage is
 square Q + linear T + fixed, of the stage that takes longest in the modes that shards have.
@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from planner.dispatch import Curve, PipelineType, Pool
-from planner.inputs import Effort
+from planner.inputs import Effort, Layout, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.mixes import Offer, best_mix
 from planner.packing import Array, Asked, How, bucket, laid_out
-from planner.pipelines import ModeProgram, mode_program
+from planner.pipelines import ModeProgram, Passes, beside, mode_program
 from planner.rounds import Send
-from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
@@ -44,30 +44,32 @@ def evenly(steps: Sequence[int], most: int) -> list[int]:
 class Way(NamedTuple):
     """most: the most tokens of a microbatch, by the depth of its pipeline."""
 
-    mix: Mix
+    layout: Layout
     most: dict[int, int]
 
     @property
     def types(self) -> list[tuple[int, int]]:
         """The depth and the number of the pipelines of each type, the deepest first."""
-        return sorted(Counter(self.mix.depths).items(), reverse=True)
+        return sorted(Counter(self.layout.depths).items(), reverse=True)
 
 
-def ways(asked: Asked, allowed: Sequence[Mix], effort: Effort) -> Iterator[Way]:
+def ways(asked: Asked, allowed: Sequence[Layout], effort: Effort) -> Iterator[Way]:
     """All that are looked at."""
     longest = bucket(asked.longest)
-    fits, sizes = _sizes(asked, sorted({depth for mix in allowed for depth in mix.depths}), effort)
-    for mix in allowed:
-        deepest, seen = max(fits[depth] for depth in mix.depths), list[dict[int, int]]()
-        able = deepest >= longest and all(fits[depth] for depth in mix.depths)
+    fits, sizes = _sizes(
+        asked, sorted({depth for layout in allowed for depth in layout.depths}), effort
+    )
+    for layout in allowed:
+        deepest, seen = max(fits[depth] for depth in layout.depths), list[dict[int, int]]()
+        able = deepest >= longest and all(fits[depth] for depth in layout.depths)
         for size in sizes if able else ():
-            most = {depth: size[depth] for depth in set(mix.depths)}
+            most = {depth: size[depth] for depth in set(layout.depths)}
             for depth in most:
                 if fits[depth] == deepest:
                     most[depth] = max(most[depth], longest)
             if most not in seen:
                 seen.append(most)
-                yield Way(mix, most)
+                yield Way(layout, most)
 
 
 def _sizes(
@@ -87,43 +89,42 @@ def _sizes(
     ]
 
 
-def proposed(
-    asked: Asked,
-    devices: int,
-    steps: Sequence[Array],
-    how: How,
-    effort: Effort,
-) -> list[Mix]:
-    """The mixes that are looked at on so many devices: all of a few, and of many those that seem
+def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layout]:
+    """The layouts that are looked at on so many devices: all of a few, and of many those that seem
     best with each size of microbatches for some steps; and equal pipelines."""
+    devices = asked.devices
     if devices <= _FEW:
-        return list(mixes(devices))
+        return list(side_by_side(devices))
     depths = [depth for n in range(devices.bit_length()) if (depth := 1 << n) <= devices]
     depths = [depth for depth in depths if depth <= len(asked.task.layers)]
     fits, sizes = _sizes(asked, depths, effort)
-    found = [Mix((depth,) * (devices // depth)) for depth in reversed(depths)]
+    found = [Layout.beside([depth] * (devices // depth)) for depth in reversed(depths)]
     for size in sizes:
         offers = list[Offer]()
         for depth in reversed(depths):
             most = size[depth]
             if depth == depths[-1]:
                 most = max(most, min(fits[depth], bucket(asked.longest)))
-            trial = tried(asked, Way(Mix((depth,)), {depth: most}), 1, effort) if most else None
+            trial = (
+                tried(asked, Way(Layout.beside([depth]), {depth: most}), 1, effort)
+                if most
+                else None
+            )
             if trial:
                 (one,) = trial.pool.types
                 offers.append(Offer(depth, one.curve, depth, most))
         if not offers:
             continue
-        if best := best_mix(offers, devices, steps, how):
-            pairs = zip(offers, best.counts, strict=True)
-            found.append(Mix(tuple(one.depth for one, count in pairs for _ in range(count))))
+        if best := best_mix(offers, devices, steps, asked.hows[0]):
+            pairs = zip(offers, best, strict=True)
+            found.append(Layout.beside(one.depth for one, count in pairs for _ in range(count)))
     return list(dict.fromkeys(found))
 
 
-def least_way(asked: Asked, mix: Mix) -> Way:
+def least_way(asked: Asked, layout: Layout) -> Way:
     """The one that needs least memory: only the deepest pipelines take long samples."""
-    most = dict.fromkeys(mix.depths, ALIGNMENT)
-    return Way(mix, most | {max(mix.depths): bucket(asked.longest)})
+    most = dict.fromkeys(layout.depths, ALIGNMENT)
+    return Way(layout, most | {layout.depth: bucket(asked.longest)})
 
 
 def most_tokens(
@@ -131,10 +132,10 @@ def most_tokens(
 ) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
     for; 0 where there is none. saved: while all graphs stay on the devices."""
-    mix, low, high = Mix((depth,)), 0, wanted // ALIGNMENT
+    layout, low, high = Layout.beside([depth]), 0, wanted // ALIGNMENT
 
     def fits(units: int) -> bool:
-        trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort, saved=saved)
+        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort, saved=saved)
         if trial is None:
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
@@ -161,7 +162,8 @@ class Trial:
     @cached_property
     def pool(self) -> Pool:
         """The types of pipelines, with what a microbatch takes on the longest of their stages."""
-        starts = dict(zip(self.way.mix.depths, self.way.mix.firsts, strict=True))
+        layout = self.way.layout
+        starts = {len(own): own[0][0] for own in reversed(layout.stages)}
         return Pool(
             tuple(
                 PipelineType(
@@ -183,14 +185,14 @@ class Trial:
     @property
     def sent_us(self) -> int:
         """About how long gradients take to homes that are spread evenly, and parameters back."""
-        others = len(self.way.mix.depths) - 1
-        each = self.strategy.costs.total("grad_bytes") * others // self.way.mix.devices
+        others = len(self.way.layout.pipelines) - 1
+        each = self.strategy.costs.total("grad_bytes") * others // self.way.layout.devices
         return 2 * self.asked.links.send_us(each) if others else 0
 
     @property
     def begin_us(self) -> int:
         """About how long a segment takes to begin and to end."""
-        links, took = self.asked.links, [0] * self.way.mix.devices
+        links, took = self.asked.links, [0] * self.way.layout.devices
         stays = PipelineRound(self.strategy, links).walk.stays
         for device, copy in (*stays.comes(), *stays.goes()):
             if isinstance(copy, Send):
@@ -199,6 +201,19 @@ class Trial:
                 one = links.prefetch_us if copy.kind == "P" else links.spill_us
                 took[device] += one(copy.bytes)
         return max(took)
+
+
+def estimated(
+    asked: Asked, layouts: Sequence[Layout], pieces: Sequence[int], effort: Effort
+) -> Iterator[Trial]:
+    """All ways in these layouts with so many shards of a stage, one at least until time is up."""
+    found = False
+    for way, shards in product(ways(asked, layouts, effort), pieces):
+        if found and effort.left <= 0:
+            return
+        if trial := tried(asked, way, shards, effort):
+            found = True
+            yield trial
 
 
 def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
@@ -218,7 +233,7 @@ def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> T
 
 def otherwise(trial: Trial) -> Iterator[Trial]:
     """The same with passes in other orders, where there are pipelines of several stages."""
-    if max(trial.way.mix.depths) == 1:
+    if trial.way.layout.depth == 1:
         return
     for passes in _OTHERS:
         if _program(trial.asked, trial.way, trial.pieces, passes):
@@ -228,11 +243,12 @@ def otherwise(trial: Trial) -> Iterator[Trial]:
 def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> ModeProgram | None:
     """The program that chooses the modes; None where pipelines have more stages than there are
     layers."""
-    lanes = [Lane(d, 2 * d, asked.costs(way.most[d], count=2 * d)) for d in way.mix.depths]
-    strategy = side_by_side(lanes, asked.links, asked.points, passes, pieces)
-    if strategy is None:
+    depths = way.layout.depths
+    batches = [asked.costs(way.most[depth], count=2 * depth) for depth in depths]
+    sketch = beside(depths, batches, passes, asked.points, pieces, asked.links)
+    if sketch is None:
         return None
-    return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
+    return mode_program(sketch.strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
 
 
 def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:

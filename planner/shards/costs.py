@@ -57,17 +57,17 @@ def _prefix(values: list[int]) -> Array:
 class TaskCosts:
     """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`). cast:
     the host has no parameters of shards all of which are trained, but makes them from masters.
-    count: of microbatches, where samples have lengths; 0: as many as share the batch."""
+    count: of microbatches, where samples have lengths; None: as many as share the batch."""
 
     task: Task
     microbatch: int
     apart: bool = False
     cast: bool = False
-    count: int = 0
+    count: int | None = None
 
     @property
     def microbatches(self) -> int:
-        return self.count or self.task.batch // self.microbatch
+        return self.task.batch // self.microbatch if self.count is None else self.count
 
     @property
     def noted(self) -> bool:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Sequence
 
 from planner.builder import assemble, certified
-from planner.inputs import Effort, Layout, Problem
+from planner.inputs import Effort, Problem
 from planner.lowering import PipelineRound
-from planner.pipelines.sketch import Sketch
+from planner.pipelines.sketch import PipelineSpec, Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts
 from plans import prove
@@ -36,8 +36,10 @@ def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
     profile = synthetic.profile(task, usable_bytes=1 << 40, bytes_per_s=10**10)
     problem = Problem.of(profile, devices=stages, device_bytes=None, host_bytes=None)
     links = Links.of(problem.only.device)
-    layout, points = Layout((1,) * stages), tuple(range(stages + 1))
-    sketch = Sketch(TaskCosts(task, 1), layout, 1, points, "1f1b", points, 1, links)
+    points = tuple(range(stages + 1))
+    sketch = Sketch(
+        (PipelineSpec((1,) * stages, TaskCosts(task, 1), points),), "1f1b", points, 1, links
+    )
     return problem, PipelineRound(sketch.strategy, links)
 
 

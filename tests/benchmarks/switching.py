@@ -29,7 +29,7 @@ from planner import Infeasible
 from planner.bounds.lengths import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, default
 from planner.packing.asked import Asked
-from planner.sequences.choose import Wanted, best
+from planner.sequences.choose import best
 from planner.sequences.made import InTurn
 from planner.sequences.switching import switched
 from profiles import console
@@ -105,13 +105,13 @@ def asked(lengths: Lengths, batch: int, devices: int, room: int) -> Asked:
         param_bytes=PARAMS,
     )
     kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=room), devices, None)
-    return Asked(task, lengths, kind, 1 << 40)
+    return Asked(task, lengths, kind, 1 << 40, devices=devices)
 
 
 def memories(lengths: Lengths, batch: int, devices: int) -> list[int]:
     """The memories of the rows."""
     try:
-        best(asked(lengths, batch, devices, 1 << 16), Wanted(devices, (), None), 1, _effort())
+        best(asked(lengths, batch, devices, 1 << 16), 1, _effort())
     except Infeasible as error:
         return [int(error.smallest * times) for times in MEMORIES]
     raise AssertionError("64 KiB hold the task")
@@ -121,22 +121,22 @@ def _effort() -> Effort:
     return Effort(time.monotonic() + 300, 0, default())
 
 
-def row(order: str, one: Asked, devices: int) -> Row:
+def row(order: str, one: Asked) -> Row:
     """Plan it, with one mix and with two."""
     begun, effort = time.process_time(), _effort()
-    found = best(one, Wanted(devices, (), None), 1, effort)
+    found = best(one, 1, effort)
     ours = switched(one, found, 1, effort)
     spent = time.process_time() - begun
     return Row(
         order,
         one.kind.device_bytes,
-        str(found.made.trial.way.mix),
+        str(found.made.trial.way.layout),
         InTurn([found.made]).us,
-        ", ".join(f"{way.trial.way.mix} for {way.steps}" for way in ours.ways),
-        len(ours.turns),
+        ", ".join(f"{way.trial.way.layout} for {way.steps}" for way in ours.ways),
+        len(ours.parts),
         ours.us,
         dispatch_us(one, ours.pools),
-        compute_us(one, devices),
+        compute_us(one, one.devices),
         round(spent, 1),
     )
 
@@ -145,7 +145,7 @@ def rows(given: Lengths, batch: int, devices: int) -> Iterator[Row]:
     """All orders with each memory."""
     for room in memories(given, batch, devices):
         for order, lengths in orders(given, batch).items():
-            yield row(order, asked(lengths, batch, devices, room), devices)
+            yield row(order, asked(lengths, batch, devices, room))
 
 
 def table(found: Sequence[Row]) -> str:

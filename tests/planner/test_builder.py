@@ -203,7 +203,7 @@ def test_the_longest_task_is_trained_on_several_devices() -> None:
     assert widths(plan)["a"] <= {2, 3}
     assert told.lower_bound_us <= told.makespan_us
     assert 0 < told.configuration_us <= told.makespan_us
-    alone = build(replace(uneven(), layout=Layout((1,))), profile_sha256=HASH)
+    alone = build(replace(uneven(), layout=Layout(((1,),))), profile_sha256=HASH)
     assert widths(alone) == {"a": {1}, "b": {1}, "c": {1}}
     assert told.makespan_us < 0.7 * alone.prediction.makespan_us
 
@@ -231,7 +231,7 @@ def test_segments_of_a_task_on_several_devices_are_cut() -> None:
 @pytest.mark.usefixtures("pipelines")
 def test_several_devices_keep_a_deadline() -> None:
     """That no plan of one device each could."""
-    alone = build(replace(uneven(), layout=Layout((1,))), profile_sha256=HASH).prediction
+    alone = build(replace(uneven(), layout=Layout(((1,),))), profile_sha256=HASH).prediction
     wants = {"a": Want(deadline_us=alone.makespan_us * 2 // 3)}
     build(replace(uneven(), wants=wants), profile_sha256=HASH)
 

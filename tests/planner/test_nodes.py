@@ -42,7 +42,7 @@ def built(asked: Problem) -> Plan:
 @pytest.mark.parametrize("policy", ["gantry", "lrtf", "lpt"])
 def test_tasks_keep_to_their_node(policy: str) -> None:
     """Three tasks on two nodes of two devices, of which no work can be shared out evenly."""
-    asked = replace(problem(Nodes(2, 2), 5), layout=Layout((1,)) if policy == "gantry" else None)
+    asked = replace(problem(Nodes(2, 2), 5), layout=Layout(((1,),)) if policy == "gantry" else None)
     plan = build(asked, profile_sha256=HASH, policy=policy)  # type: ignore[arg-type]
     assert astray(plan) == []
     nodes: dict[str, set[int]] = {}
@@ -54,14 +54,14 @@ def test_tasks_keep_to_their_node(policy: str) -> None:
 
 def test_a_task_is_shared_out_to_the_devices_of_its_node() -> None:
     """Six equal tasks on two nodes of two devices: each node's three are longer whole."""
-    plan = built(replace(problem(Nodes(2, 2), 6), layout=Layout((1,))))
+    plan = built(replace(problem(Nodes(2, 2), 6), layout=Layout(((1,),))))
     assert len(plan.segments) > 6
     assert plan.prediction.makespan_us < 1.1 * plan.prediction.configuration_us
 
 
 def test_a_pipeline_over_two_nodes_has_its_states_there() -> None:
     """Stages update where they are."""
-    plan = built(replace(problem(Nodes(2, 1), 1), layout=Layout((1, 1))))
+    plan = built(replace(problem(Nodes(2, 1), 1), layout=Layout(((1, 1),))))
     assert {nodes_of(plan, segment) for segment in plan.segments} == {(0, 1)}
 
 
@@ -71,12 +71,12 @@ def test_what_is_evaluated_trains_on_one_node() -> None:
     plan = built(asked)
     assert len({node for one in plan.segments for node in nodes_of(plan, one)}) == 1
     with pytest.raises(Infeasible, match="give a --layout of at most 2 devices"):
-        built(replace(asked, layout=Layout((2, 2))))
+        built(replace(asked, layout=Layout(((2, 2),))))
 
 
 def test_replicas_on_several_nodes_get_what_their_home_wrote() -> None:
     """Their segments begin with the parameters of the ones before, over the network."""
-    asked = replace(problem(Nodes(2, 2), 1), layout=Layout((4,)), segment_steps=10)
+    asked = replace(problem(Nodes(2, 2), 1), layout=Layout(((4,),)), segment_steps=10)
     plan = built(asked)
     assert {nodes_of(plan, segment) for segment in plan.segments} == {(0, 0, 1, 1)}
     enter = [op.id.split(".")[2][0] for op in plan.programs[0].enter]
@@ -86,13 +86,13 @@ def test_replicas_on_several_nodes_get_what_their_home_wrote() -> None:
 
 def test_a_program_is_on_one_node_or_on_whole_ones() -> None:
     """Gangs of two on three nodes of two."""
-    plan = built(replace(problem(Nodes(3, 2), 4), layout=Layout((1, 1))))
+    plan = built(replace(problem(Nodes(3, 2), 4), layout=Layout(((1, 1),))))
     assert all(len(set(nodes_of(plan, segment))) == 1 for segment in plan.segments)
 
 
 def test_every_node_has_memory_for_its_own_tasks() -> None:
     """Four tasks on two nodes, either of which has room for two."""
-    asked = replace(problem(Nodes(2, 1), 4), layout=Layout((1,)))
+    asked = replace(problem(Nodes(2, 1), 4), layout=Layout(((1,),)))
     most = max(store_bytes(built(asked)))
     plan = built(replace(asked, host_bytes=most))
     assert plan.host.bytes > most >= max(store_bytes(plan))

@@ -309,7 +309,7 @@ def test_samples_with_lengths_have_rows_that_say_how_they_are_packed() -> None:
     assert tight.outcome.step_us > plenty.outcome.step_us
     assert tight.spill_tax == tight.outcome.step_us / plenty.outcome.step_us
     assert (plenty.spill_tax, plenty.knee) == (1, True)
-    assert plenty.outcome.layout.startswith("1, ")
+    assert plenty.outcome.layout.startswith("1x1, ")
     assert "layout" in table(found)
 
 

@@ -7,20 +7,21 @@ from random import Random
 from msgspec import structs
 from support import piped, synthetic
 
+from planner.inputs import Layout, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
+from planner.pipelines import Passes, beside
 from planner.pipelines.modes import Choices
 from planner.sequences.kinds import Shape, cycle_of
-from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
 from planner.shards import TaskCosts
 from plans.schema import Plan
 
 PASSES = [*map(Passes, ("1f1b", "gpipe", "breadth", "zero-bubble")), Passes("interleaved", 2)]
 
 
-def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:
+def drawn(rng: Random) -> tuple[Layout, list[int], PipelineStrategy]:
     """A mix of up to four devices, the microbatches of each pipeline, and a strategy in any
     modes."""
-    mix = rng.choice([mix for devices in (1, 2, 3, 4) for mix in mixes(devices)])
+    layout = rng.choice([one for devices in (1, 2, 3, 4) for one in side_by_side(devices)])
     task = synthetic.task(
         "a",
         layers=8,
@@ -28,15 +29,15 @@ def drawn(rng: Random) -> tuple[Mix, list[int], PipelineStrategy]:
         param_bytes=rng.choice([1_000, 1 << 18]),
         boundary_bytes=rng.choice([1 << 10, 1 << 18]),
     )
-    counts = [rng.randint(1, 5) for _ in mix.depths]
-    pairs = zip(mix.depths, counts, strict=True)
-    lanes = [Lane(depth, count, TaskCosts(task, 1, count=count)) for depth, count in pairs]
+    counts = [rng.randint(1, 5) for _ in layout.depths]
+    batches = [TaskCosts(task, 1, count=count) for count in counts]
     passes, pieces = rng.choice(PASSES), rng.choice([1, 2, 4])
-    strategy = side_by_side(lanes, piped.LINKS, range(9), passes, pieces)
-    assert strategy
+    sketch = beside(layout.depths, batches, passes, range(9), pieces, piped.LINKS)
+    assert sketch
+    strategy = sketch.strategy
     choices = Choices(strategy, piped.LINKS)
     modes = tuple(rng.choice(choices.modes(k)) for k in range(len(strategy.shards)))
-    return mix, counts, replace(strategy, modes=modes)
+    return layout, counts, replace(strategy, modes=modes)
 
 
 def alone(strategy: PipelineStrategy, kept: Sequence[int]) -> Plan:

@@ -74,7 +74,7 @@ def piped(
     order = NAMED[named](_pipeline(shards, halves, devices, costs.microbatches), places)
     made = tuple(modes) or (STAYS,) * len(shards)
     order = whole(order, len(shards) - 1, halves)
-    return PipelineStrategy(costs, cuts, made, order, Layout((1,) * devices), named)
+    return PipelineStrategy(costs, cuts, made, order, Layout(((1,) * devices,)), named)
 
 
 def _pipeline(
@@ -114,7 +114,7 @@ def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     devices = rng.randint(least, most)
     order = _order(rng, shards, halves, costs.microbatches, devices)
     order = whole(order, len(shards) - 1, halves)
-    layout = Layout((1,) * len(order))
+    layout = Layout(((1,) * len(order),))
     found = PipelineStrategy(costs, cuts, (STAYS,) * len(shards), order, layout, "drawn")
     choices = Choices(found, LINKS)
     modes = tuple(rng.choice(choices.modes(k)) for k in range(len(shards)))

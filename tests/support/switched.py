@@ -10,16 +10,16 @@ from support.texted import Packed, sized, tabled, text_task
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Problem
 from planner.lowering import PipelineRound
+from planner.pipelines import Passes, beside
 from planner.search import Candidate
 from planner.sequences.made import in_common
-from planner.sequences.mix import Lane, Passes, side_by_side
 from planner.shards import Mode, TaskCosts
 from plans.prediction import Bound
 from plans.schema import Plan, Segment
 from plans.timing import duration_us
 
 LAYERS, CUTS = 4, (0, 1, 2, 3, 4)
-WAYS = (((2, 2),), ((1, 2), (1, 1)))  # of each pipeline its stages and microbatches
+WAYS = (((2,), (2,)), ((1, 1), (2, 1)))  # of each pipeline its stages, and its microbatches
 TOKENS = ((512, 512), (512, 256, 512))  # the most of each microbatch
 MODES = (
     Mode("streamed", "host"),
@@ -45,10 +45,10 @@ def _plan(turns: Sequence[tuple[int, int]]) -> Plan:
     """The plan for a made-up task."""
     task = synthetic.task("a", layers=LAYERS, batch=8)
     made = [
-        PipelineRound(replace(strategy, modes=MODES), piped.LINKS)
-        for way in WAYS
-        for lanes in ([Lane(d, n, TaskCosts(task, 1, count=n)) for d, n in way],)
-        if (strategy := side_by_side(lanes, piped.LINKS, CUTS, Passes("1f1b"), 2, CUTS))
+        PipelineRound(replace(replace(sketch, more=CUTS).strategy, modes=MODES), piped.LINKS)
+        for depths, counts in WAYS
+        for batches in ([TaskCosts(task, 1, count=n) for n in counts],)
+        if (sketch := beside(depths, batches, Passes("1f1b"), CUTS, 2, piped.LINKS))
     ]
     programs = [
         structs.replace(one.program(), name=name)

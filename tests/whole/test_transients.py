@@ -20,9 +20,8 @@ from torch.optim import AdamW
 from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
-from planner.inputs import Layout
 from planner.inputs.problem import Problem
-from planner.pipelines.sketch import ZERO_BUBBLE, Sketch
+from planner.pipelines.sketch import ZERO_BUBBLE, PipelineSpec, Sketch
 from planner.rounds.round import Round
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
@@ -134,7 +133,7 @@ def test_parts_of_backwards_run_in_what_they_reserve(
     asked = Problem.of(halves, devices=2, device_bytes=None, host_bytes=None)
     costs, points = TaskCosts(asked.tasks[0], 2), (0, cut, 6)
     links = Links.of(asked.device)
-    sketch = Sketch(costs, Layout((1, 1)), 1, points, ZERO_BUBBLE, points, 1, links)
+    sketch = Sketch((PipelineSpec((1, 1), costs, points),), ZERO_BUBBLE, points, 1, links)
     modes = (Mode("resident", "device", activations), Mode("resident", "device"))
     plan = laid_out(asked, replace(sketch.strategy, modes=modes))
     assert any(".I" in op.id for op in plan.programs[0].round)

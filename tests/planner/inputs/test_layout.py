@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from planner.inputs import Layout, layouts, parse_layout
+from planner.inputs import Layout, layouts, parse_layout, side_by_side
 
 
 @pytest.mark.parametrize(
@@ -15,17 +15,35 @@ from planner.inputs import Layout, layouts, parse_layout
         (" 1x4 ", (4,), "1x4"),
         ("4", (4,), "1x4"),
         ("2,2,2", (2, 2, 2), "3x2"),
+        ("1+2", (1, 1), "2+1"),
     ],
 )
 def test_a_layout_is_read_and_shown(text: str, replicas: tuple[int, ...], shown: str) -> None:
-    """Depth x replicas, or the replicas of each stage."""
+    """Depth x replicas, the replicas of each stage, or the stages of pipelines side by side."""
     layout = parse_layout(text)
-    assert (layout.replicas, str(layout)) == (replicas, shown)
+    assert (layout.pipelines[0], str(layout)) == (replicas, shown)
     assert parse_layout(shown) == layout
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "2x", "x2", "0x2", "2x0", "3,", "-1", "2x2x2", "1.5", "²", "9" * 9, "99999x2"]
+    "text",
+    [
+        "",
+        "x",
+        "2x",
+        "x2",
+        "0x2",
+        "2x0",
+        "3,",
+        "-1",
+        "2x2x2",
+        "1.5",
+        "²",
+        "9" * 9,
+        "99999x2",
+        "2+",
+        "2+0",
+    ],
 )
 def test_what_is_no_layout_is_refused_by_name(text: str) -> None:
     """So is one of more devices than any task has."""
@@ -34,8 +52,14 @@ def test_what_is_no_layout_is_refused_by_name(text: str) -> None:
 
 
 def test_devices_are_numbered_stage_by_stage() -> None:
-    """Every device belongs to one stage."""
-    assert Layout((3, 1, 2)).stages == ((0, 1, 2), (3,), (4, 5))
+    """Every device belongs to one stage; the deepest pipeline has the first ones."""
+    assert Layout(((3, 1, 2),)).stages == (((0, 1, 2), (3,), (4, 5)),)
+    assert parse_layout("1+2").stages == (((0,), (1,)), ((2,),))
+
+
+def test_devices_are_divided_in_every_way() -> None:
+    """All partitions of 4 into pipelines, the deepest first."""
+    assert [str(one) for one in side_by_side(4)] == ["4x1", "3+1", "2+2", "2+1+1", "1+1+1+1"]
 
 
 def test_all_even_layouts_come_once_the_deepest_first() -> None:

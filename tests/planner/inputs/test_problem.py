@@ -20,7 +20,7 @@ def test_segments_end_after_so_many_steps() -> None:
     """Same steps, same order, each piece as long as the simulator says; the rest is proven."""
     tasks = [synthetic.task(f"t{n}", layers=3, steps=40, batch=1, seed=n % 2) for n in range(3)]
     asked = synthetic.problem(*tasks, usable_bytes=8 << 20, bytes_per_s=10**9, devices=2)
-    asked = replace(asked, layout=Layout((1,)))  # each task on one device
+    asked = replace(asked, layout=Layout(((1,),)))  # each task on one device
     whole = build(asked, profile_sha256="0" * 64)
     parts = build(replace(asked, segment_steps=7), profile_sha256="0" * 64)
     programs = {program.name: program for program in parts.programs}

@@ -32,25 +32,27 @@ def test_no_round_is_shorter_than_the_bound(layout: str, order: str) -> None:
 def test_stages_lie_on_their_devices() -> None:
     """Every shard of a stage on all of them, microbatches shared out; with chunks, in turn."""
     found = looked_at(synthetic.task("a", layers=8), "2,1", ["breadth"])
-    assert {one.chunks for one in found} == {1, 2, 4}
+    assert {one.pipelines[0].chunks for one in found} == {1, 2, 4}
     for one in found:
         places = one.strategy.replicas
         stages = [p for at, p in enumerate(places) if not at or places[at - 1] != p]
-        assert stages == [(0, 1), (2,)] * one.chunks
+        assert stages == [(0, 1), (2,)] * one.pipelines[0].chunks
 
 
 def test_sketches_of_one_order_differ() -> None:
     """No two of the same layout, microbatch and chunks have equal shards."""
     task = synthetic.task("a", layers=12)
     for pair in (("2x1", ["1f1b"]), ("1x2", ["gpipe"])):
-        found = [(s.costs.microbatch, s.pieces, s.chunks) for s in looked_at(task, *pair)]
+        found = [
+            (s.costs.microbatch, s.pieces, s.pipelines[0].chunks) for s in looked_at(task, *pair)
+        ]
         assert len(set(found)) == len(found)
 
 
 def test_devices_of_uneven_layouts_may_have_several_stages() -> None:
     """Also where any order will do; with one stage each they are not looked at twice."""
     found = looked_at(synthetic.task("a", layers=12), "1,1,2", [*NAMED])
-    chunks = {name: {s.chunks for s in found if s.named == name} for name in NAMED}
+    chunks = {name: {s.pipelines[0].chunks for s in found if s.named == name} for name in NAMED}
     assert chunks["interleaved"] == {2, 4}
     assert chunks["breadth"] == {1, 2, 4}
 
@@ -60,7 +62,7 @@ def test_stages_have_as_many_replicas_as_layers_are_to_have() -> None:
     task, teams = synthetic.task("a", layers=6), (1, 1, 2, 2, 2, 0)
     for layout, ends in (("1,2", {(0, 2, 6)}), ("2x1", set()), ("1,1,2", {(0, 1, 2, 6)})):
         found = sketches(task, piped.LINKS, [parse_layout(layout)], ["1f1b"], teams)
-        assert {one.stages for one in found} == ends
+        assert {one.pipelines[0].stages for one in found} == ends
 
 
 def test_few_of_many_uneven_layouts_are_promising() -> None:
@@ -83,7 +85,7 @@ def test_layers_that_change_their_buffers_have_no_replicas() -> None:
     assert looked_at(fixed, "3,1", ["1f1b"])
     assert not looked_at(fixed, "1,3", ["1f1b"])
     assert looked_at(task, "1,3", ["1f1b"])
-    assert {s.layout for s in looked_at(fixed, "2x1", ["gpipe"])} == {Layout((1, 1))}
+    assert {s.layout for s in looked_at(fixed, "2x1", ["gpipe"])} == {Layout(((1, 1),))}
 
 
 def test_a_stage_may_have_a_shard_for_each_of_many_replicas() -> None:

@@ -12,7 +12,6 @@ from support.texts import LENGTHS, text_task
 from planner import Options, Problem, build, read_problem
 from planner.inputs import parse_layout
 from planner.sequences import with_lengths
-from planner.sequences.planned import wanted
 from profiles import lengths
 from profiles.codec import pretty
 from profiles.errors import FormatError
@@ -67,13 +66,21 @@ def test_packing_and_windows_are_about_lengths() -> None:
         with_lengths(replace(one, reorder_window=2))
 
 
+def test_pipelines_side_by_side_are_for_lengths() -> None:
+    """A batch of equal samples has none."""
+    plain = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 30)
+    one = Problem.of(plain, devices=3, device_bytes=None, host_bytes=None)
+    with pytest.raises(FormatError, match=r"^--layout 2\+1 .* depth x replicas"):
+        with_lengths(replace(one, layout=parse_layout("2+1")))
+    assert with_lengths(replace(problem(), layout=parse_layout("2+1")))
+
+
 def test_models_that_mix_sequences_are_not_packed() -> None:
     """The reason is that of the profile; with padding each has a microbatch of its own."""
     assert TASK.lengths
     alone = structs.replace(TASK.lengths, why_not="its convolution reaches across")
     asked = changed(lengths=alone)
     assert with_lengths(asked)
-    assert wanted(asked.tasks[0], 2, None, "pad").how == "alone"
     with pytest.raises(FormatError, match="its convolution reaches across; give --packing pad"):
         with_lengths(replace(asked, packing="ffd"))
 

@@ -14,12 +14,11 @@ from support.texts import text_task
 
 import plans
 from planner import Problem, build, show
-from planner.inputs import Effort, parse_layout
+from planner.inputs import Effort, Layout, parse_layout
 from planner.packing.asked import Asked
 from planner.rounds import store
 from planner.sequences import switching
 from planner.sequences.made import InTurn, in_common
-from planner.sequences.mix import Mix
 from planner.sequences.switching import Pair, assigned, made_in_turn
 from planner.sequences.ways import Way, tried
 from planner.views import describe_alternatives
@@ -86,7 +85,7 @@ def test_a_long_phase_has_pipelines_of_its_own(made: tuple[Plan, Path]) -> None:
     prove_tables(plan, path, {"text": LENGTHS})
     first, second = plan.segments
     assert (first.program, first.rounds) == ("text.1+1", DONE)
-    assert (second.program, second.rounds) == ("text.2", STEPS - DONE)
+    assert (second.program, second.rounds) == ("text.2x1", STEPS - DONE)
     assert (first.start_us, second.start_us) == (0, first.end_us)
     assert plan.prediction.makespan_us == second.end_us
     assert plan.prediction.configuration_us <= plan.prediction.makespan_us
@@ -121,8 +120,8 @@ def mending(laid_s: float = 0.0) -> Iterator[InTurn]:
     (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
     one = Asked(task, LENGTHS, asked().only, 1 << 40)
     short = replace(one, few=range(DONE))
-    long = tried(one, Way(Mix((2,)), {2: 3072}), 2, effort)
-    other = tried(short, Way(Mix((1, 1)), {1: 512}), 2, effort)
+    long = tried(one, Way(Layout.beside([2]), {2: 3072}), 2, effort)
+    other = tried(short, Way(Layout.beside([1, 1]), {1: 512}), 2, effort)
     assert long
     assert other
     which = np.arange(STEPS) % 2 * (np.arange(STEPS) < DONE)
@@ -175,7 +174,7 @@ def test_a_plan_says_which_steps_have_which_mix(made: tuple[Plan, Path]) -> None
     """Among the alternatives, and with the kinds of rounds."""
     plan, _ = made
     told = [one for one in plan.solver.alternatives if not one.why_not]
-    assert {one.layout for one in told} == {"1+1", "2"}
+    assert {one.layout for one in told} == {"1+1", "2x1"}
     words = "3 steps of at most 2,872 tokens"
     assert words in show(plan)
     assert words in describe_alternatives(plan)

@@ -8,10 +8,9 @@ import pytest
 from support import synthetic
 from support.texts import text_task
 
-from planner.inputs import Effort, Kind
+from planner.inputs import Effort, Kind, Layout
 from planner.lowering import PipelineRound
 from planner.packing.asked import Asked
-from planner.sequences.mix import Mix
 from planner.sequences.ways import FINEST, Way, tried, ways
 from planner.shards import Mode
 from planner.shards.modes import HELD
@@ -31,7 +30,7 @@ def asked(mib: int) -> Asked:
 
 def graphs_stay(one: Asked, tokens: int) -> bool:
     """True if graphs of so many tokens fit, with parameters and state held in any way."""
-    trial = tried(one, Way(Mix((1,)), {1: tokens}), FINEST, EFFORT)
+    trial = tried(one, Way(Layout.beside([1]), {1: tokens}), FINEST, EFFORT)
     assert trial
     modes = [
         (*[Mode(*held, "saved")] * (FINEST - 1), Mode(*held))
@@ -46,7 +45,7 @@ def graphs_stay(one: Asked, tokens: int) -> bool:
 def test_the_most_tokens_are_tried_whose_graphs_can_stay(mib: int) -> None:
     """Beside the longest sample, twice as many, and what memory holds of four times as many."""
     one = asked(mib)
-    found = [way.most[1] for way in ways(one, [Mix((1,))], EFFORT)]
+    found = [way.most[1] for way in ways(one, [Layout.beside([1])], EFFORT)]
     sizes = range(ALIGNMENT, 4 * LONGEST, ALIGNMENT)
     stay = max(tokens for tokens in sizes if graphs_stay(one, tokens))
     assert found[:2] == [LONGEST, 2 * LONGEST]
