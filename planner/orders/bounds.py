@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-from planner.orders.merging import Stages
 from planner.orders.passes import Pipeline, Places
-
-NEVER = 1 << 62
+from planner.orders.stages import NEVER, Homes
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,11 @@ class _Road:
     hop: list[int]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, stages: Stages) -> "_Road":
+    def of(cls, pipeline: Pipeline, homes: Homes) -> "_Road":
         shards = range(pipeline.shards)
-        used = [[pipeline.costs[d][s] for d in sorted(set(stages.where[s]))] for s in shards]
+        used = [[pipeline.costs[d][s] for d in sorted(set(homes.where[s]))] for s in shards]
         stays = [
-            s == 0 or any(a == b for a, b in zip(stages.where[s - 1], stages.where[s], strict=True))
+            s == 0 or any(a == b for a, b in zip(homes.where[s - 1], homes.where[s], strict=True))
             for s in shards
         ]
         return cls(
@@ -74,9 +72,9 @@ class Ladder(NamedTuple):
 
 def bounds(pipeline: Pipeline, places: Places) -> dict[str, int]:
     """Each bound by its name."""
-    stages = Stages.of(pipeline, places, alone=True)
-    road = _Road.of(pipeline, stages)
-    sites = [_Site(pipeline, stages, road, d) for d in range(pipeline.devices)]
+    homes = Homes.of(pipeline, places)
+    road = _Road.of(pipeline, homes)
+    sites = [_Site(pipeline, homes, road, d) for d in range(pipeline.devices)]
     sites = [site for site in sites if site.count]
     fills = [site.load() + site.waits() for site in sites]
     if _is_chain(places):
@@ -106,11 +104,11 @@ def ladder(pipeline: Pipeline, places: Places) -> Ladder:
     of their forwards ends too late; the span is the least that all devices can keep. Exact where
     every shard has one device and every device one shard, a guide elsewhere.
     """
-    stages = Stages.of(pipeline, places, alone=True)
-    road = _Road.of(pipeline, stages)
-    sites = [_Site(pipeline, stages, road, d) for d in range(pipeline.devices)]
-    homes = [sorted(set(where)) for where in stages.where]
-    rungs = [_Rung.of(pipeline, [sites[d] for d in home], road, s) for s, home in enumerate(homes)]
+    homes = Homes.of(pipeline, places)
+    road = _Road.of(pipeline, homes)
+    sites = [_Site(pipeline, homes, road, d) for d in range(pipeline.devices)]
+    own = [sorted(set(where)) for where in homes.where]
+    rungs = [_Rung.of(pipeline, [sites[d] for d in home], road, s) for s, home in enumerate(own)]
     low = max(rung.busy for rung in rungs)
     high = low + sum(rung.step for rung in rungs)
     while low < high:
@@ -120,7 +118,7 @@ def ladder(pipeline: Pipeline, places: Places) -> Ladder:
         else:
             high = span
     depths = _climb(rungs, low) or [1] * len(rungs)
-    return Ladder(low, tuple(-(-n // len(home)) for n, home in zip(depths, homes, strict=True)))
+    return Ladder(low, tuple(-(-n // len(home)) for n, home in zip(depths, own, strict=True)))
 
 
 class _Rung(NamedTuple):
@@ -180,10 +178,10 @@ def _starts(places: Places) -> list[int]:
 class _Site:
     """A device with its shards. count: the microbatches of each there."""
 
-    def __init__(self, pipeline: Pipeline, stages: Stages, road: _Road, device: int) -> None:
+    def __init__(self, pipeline: Pipeline, homes: Homes, road: _Road, device: int) -> None:
         self.costs, self.road = pipeline.costs[device], road
         self.limit = NEVER if pipeline.limits is None else pipeline.limits[device]
-        self.own = {s: set(stages.own(device, s)) for s in stages.of_device(device)}
+        self.own = {s: set(homes.own(device, s)) for s in homes.shards(device)}
         self.count = {s: len(own) for s, own in self.own.items()}
         self.forwards = [s for s in self.count if pipeline.has_forward(s)]
 

@@ -9,6 +9,7 @@ import random
 
 from planner.orders.memory import changes
 from planner.orders.passes import Order, Pipeline
+from planner.orders.stages import NEVER
 from planner.orders.timing import NONE, Network, earliest, latest
 
 MEMORY = 40  # exchanges that late acceptance looks back
@@ -71,10 +72,8 @@ class Exchanges:
         return best
 
     def score(self, lines: list[list[int]]) -> Score:
-        """The same of lines that can run."""
-        score = self._state(lines).score
-        assert score is not None
-        return score
+        """The same of any lines; NEVER where they cannot run."""
+        return self._state(lines).score or (NEVER, NEVER)
 
     def _state(self, lines: list[list[int]]) -> _State:
         return _State(self.network, lines)

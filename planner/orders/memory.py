@@ -3,6 +3,16 @@
 from collections.abc import Sequence
 
 from planner.orders.passes import Order, Pass, Pipeline
+from planner.orders.timing import NONE, Network, earliest
+
+
+def can_run(pipeline: Pipeline, order: Order) -> bool:
+    """No device waits for itself, and none holds more than its limit."""
+    network = Network.of(pipeline, order)
+    if NONE in earliest(network, network.lines):
+        return False
+    limits = pipeline.limits or peaks(pipeline, order)
+    return all(a <= b for a, b in zip(peaks(pipeline, order), limits, strict=True))
 
 
 def peaks(pipeline: Pipeline, order: Order) -> tuple[int, ...]:

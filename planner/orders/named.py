@@ -10,21 +10,22 @@ Within a device's memory fewer microbatches are in flight than the order would l
 breadth take them in groups.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
-from planner.orders.merging import Block, Line, Stages, merged
-from planner.orders.passes import Order, Pipeline, Places
-from planner.orders.zero_bubble import zero_bubble
+from planner.orders.list_schedule import ListSchedule, Rule
+from planner.orders.memory import can_run
+from planner.orders.passes import Order, Pass, Pipeline, Places
+from planner.orders.search import ranked
+from planner.orders.stages import NEVER, Homes, Stages
 
 Named = Callable[[Pipeline, Places], Order]
+Key = Callable[[Pass], tuple[int, ...]]
 
 
 def gpipe(pipeline: Pipeline, places: Places) -> Order:
-    """All forwards, then all backwards, each microbatch through all stages of a device."""
-    stages = Stages.of(pipeline, places)
-    return _flushed(
-        pipeline, stages, lambda b: (b.microbatch, b.stage), lambda b: (b.microbatch, -b.stage)
-    )
+    """All forwards, then all backwards, each microbatch through all shards of a device."""
+    return _flushed(pipeline, places, lambda p: (p.microbatch, _way(p)))
 
 
 def breadth(pipeline: Pipeline, places: Places, descending: bool = False) -> Order:
@@ -32,39 +33,85 @@ def breadth(pipeline: Pipeline, places: Places, descending: bool = False) -> Ord
 
     descending: backwards take the last microbatch first, as in other systems, not in Gantry.
     """
-    sign = -1 if descending else 1
-    stages = Stages.of(pipeline, places, alone=True)
-    return _flushed(
-        pipeline,
-        stages,
-        lambda b: (b.stage, b.microbatch),
-        lambda b: (-b.stage, sign * b.microbatch),
+
+    def key(p: Pass) -> tuple[int, ...]:
+        return _way(p), -p.microbatch if descending and p.kind == "B" else p.microbatch
+
+    return _flushed(pipeline, places, key)
+
+
+def _way(p: Pass) -> int:
+    """Ascends along a microbatch's way: up the shards, and down."""
+    return p.shard if p.kind == "F" else -p.shard
+
+
+def _flushed(pipeline: Pipeline, places: Places, key: Key) -> Order:
+    """All forwards of a device by a key, then all backwards; in groups of as many microbatches as
+    fit. As all devices follow one key, none waits in a circle."""
+    homes = Homes.of(pipeline, places)
+    group = _group(pipeline, homes)
+    return tuple(
+        tuple(
+            p
+            for p in sorted(passes, key=lambda p: (p.microbatch // group, p.kind == "B", key(p)))
+            if p.kind == "B" or pipeline.has_forward(p.shard)
+        )
+        for passes in homes.passes()
     )
+
+
+def _group(pipeline: Pipeline, homes: Homes) -> int:
+    """The microbatches in flight at a time, about as many in every group."""
+    most = pipeline.microbatches
+    for device, row in enumerate(homes.held):
+        held, own = sum(row), homes.shards(device)
+        if pipeline.limits is not None and held and own:
+            replicas = min(len(set(homes.where[s])) for s in own)
+            most = min(most, pipeline.limits[device] // held * replicas)
+    groups = -(-pipeline.microbatches // most)
+    return -(-pipeline.microbatches // groups)
 
 
 def one_forward_one_backward(pipeline: Pipeline, places: Places) -> Order:
     """1F1B; Megatron's interleaved one where devices have several stages.
 
     Stages of a device take turns: rounds of about as many microbatches as there are devices. With
-    replicas a device waits for as many forwards as its share of the devices behind it.
+    replicas a device waits for as many forwards as its share of the devices behind it. Where
+    devices would wait in a circle, it is a list schedule with as many in flight.
     """
     stages = Stages.of(pipeline, places)
-    mine = [stages.of_device(d) for d in range(pipeline.devices)]
-    used = sum(bool(own) for own in mine)
-    rounds = max(1, pipeline.microbatches // used)
+    homes = Homes.of(stages.pipeline, stages.places)
+    mine = [homes.shards(d) for d in range(pipeline.devices)]
+    rounds = max(1, pipeline.microbatches // sum(map(bool, mine)))
     turn = -(-pipeline.microbatches // rounds)
+    depths = [_depth(mine, own, turn) if own else 0 for own in mine]
     lines = []
-    for device, own in enumerate(mine):
-        blocks = stages.blocks(device)
-        lines.append(
-            Line(
-                sorted(blocks, key=lambda b: (b.microbatch // turn, b.stage, b.microbatch)),
-                sorted(blocks, key=lambda b: (b.microbatch // turn, -b.stage, b.microbatch)),
-                _depth(mine, own, turn) if own else 0,
-                pipeline.microbatches,
-            )
-        )
-    return merged(pipeline, stages, lines)
+    for device, passes in enumerate(homes.passes()):
+        passes.sort(key=lambda p: (p.microbatch // turn, _way(p), p.microbatch))
+        room = pipeline.limits[device] if pipeline.limits else NEVER
+        lines.append(tuple(_in_turn(passes, depths[device], room, homes, device)))
+    order = stages.order(lines)
+    if can_run(pipeline, order):
+        return order
+    depth = [max(depths[d] for d in place) for place in stages.places]
+    rule = Rule.alike(pipeline.devices, depth, 0, 0, eager=True)
+    return stages.order(_scheduled(stages.pipeline, stages.places, [rule], split=False))
+
+
+def _in_turn(
+    passes: list[Pass], depth: int, room: int, homes: Homes, device: int
+) -> Iterator[Pass]:
+    """Forwards until so many are in flight or memory is short, then a backward and a forward."""
+    held, ahead, flight = homes.held[device], homes.ahead[device], 0
+    forwards = deque(p for p in passes if p.kind == "F")
+    for backward in (p for p in passes if p.kind == "B"):
+        while forwards and flight < depth:
+            if held[forwards[0].shard] + ahead[forwards[0].shard] > room:
+                break
+            flight, room = flight + 1, room - held[forwards[0].shard]
+            yield forwards.popleft()
+        flight, room = flight - 1, room + held[backward.shard]
+        yield backward
 
 
 def _depth(mine: list[list[int]], own: list[int], turn: int) -> int:
@@ -76,39 +123,20 @@ def _depth(mine: list[list[int]], own: list[int], turn: int) -> int:
     return (len(own) - 1) * -(-turn // replicas) + ahead + 1
 
 
-def _flushed(
-    pipeline: Pipeline,
-    stages: Stages,
-    forward: Callable[[Block], tuple[int, int]],
-    backward: Callable[[Block], tuple[int, int]],
-) -> Order:
-    """All forwards of a device in one order, then all backwards in another; in groups of as many
-    microbatches as fit."""
-    group = _group(pipeline, stages)
-    lines = []
-    for device in range(pipeline.devices):
-        blocks = stages.blocks(device)
-        lines.append(
-            Line(
-                sorted(blocks, key=lambda b: (b.microbatch // group, *forward(b))),
-                sorted(blocks, key=lambda b: (b.microbatch // group, *backward(b))),
-                len(blocks),
-                group,
-            )
-        )
-    return merged(pipeline, stages, lines)
+def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
+    """Backwards split in two, and memory: the best list schedule of a few, as in the papers."""
+    return _scheduled(pipeline, places, ranked(pipeline, places), split=True)
 
 
-def _group(pipeline: Pipeline, stages: Stages) -> int:
-    """The microbatches in flight at a time, about as many in every group."""
-    most = pipeline.microbatches
-    for device, row in enumerate(stages.held):
-        held, own = sum(row), stages.of_device(device)
-        if pipeline.limits is not None and held and own:
-            replicas = min(len(set(stages.where[k])) for k in own)
-            most = min(most, pipeline.limits[device] // held * replicas)
-    groups = -(-pipeline.microbatches // most)
-    return -(-pipeline.microbatches // groups)
+def _scheduled(pipeline: Pipeline, places: Places, rules: Iterable[Rule], split: bool) -> Order:
+    """The list schedule of the first rule with which it ends; gpipe, which always does, if with
+    none."""
+    schedule = ListSchedule(pipeline, places, split)
+    for rule in rules:
+        lines = schedule.lines(rule)
+        if schedule.ended(lines):
+            return schedule.network.order(lines)
+    return gpipe(pipeline, places)
 
 
 NAMED: dict[str, Named] = {

@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from planner.orders.list_schedule import (
+from planner.orders.moves import Rows, State, drawn
+from planner.orders.passes import Order, Pipeline
+from planner.orders.ranked_schedule import (
     FAR,
     Tables,
     backwards_first,
     breadth_first,
     judged,
-    list_schedule,
+    ranked_schedule,
 )
-from planner.orders.moves import Rows, State, drawn
-from planner.orders.passes import Order, Pipeline
 from planner.orders.timing import makespan, timed
 
 TRIALS = 3  # placements that are annealed with a tenth of the effort
@@ -60,7 +60,7 @@ def placed(
     found = _starts(pipeline, split, orders)
     fitting = [one for one in found if one.makespan < FAR]
     if not fitting:
-        list_schedule(pipeline, found[0].rows)  # raises Infeasible
+        ranked_schedule(pipeline, found[0].rows)  # raises Infeasible
     rng, lone = random.Random(0), frozenset(alone)
     trial = max(1, evaluations // 10)
     tried = [
@@ -68,7 +68,7 @@ def placed(
     ]
     rest = evaluations - len(found) - trial * len(tried)
     best = _annealed(pipeline, min(tried), HOT, rest, replicas, lone, rng)
-    ends = [list_schedule(pipeline, best.rows, best.tables.passes)]
+    ends = [ranked_schedule(pipeline, best.rows, best.tables.passes)]
     ends += [(makespan(pipeline, order), order) for order in orders]
     end, order = min(ends, key=lambda one: one[0])
     return Placement(end, _rows(pipeline, order), order)

@@ -20,7 +20,7 @@ from planner.orders import (
     Places,
     Rows,
     backwards_first,
-    list_schedule,
+    ranked_schedule,
     share,
 )
 from planner.pipelines.modes import Choices
@@ -165,7 +165,7 @@ def _order(
         tuple(rng.choices(own, k=microbatches) if rng.random() < 0.5 else share(microbatches, own))
         for own in places
     )
-    return list_schedule(pipeline, rows, backwards_first(pipeline, split=bool(halves)))[1]
+    return ranked_schedule(pipeline, rows, backwards_first(pipeline, split=bool(halves)))[1]
 
 
 def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:

@@ -147,6 +147,17 @@ def test_zero_bubble_lets_weights_wait_for_gaps() -> None:
     ]
 
 
+def test_gpipe_ends_where_every_list_schedule_would_wait_in_a_circle() -> None:
+    """Device 0 has microbatches 0 and 3 of the heavy shard, and all of the last one."""
+    held = [(0, 0), (0, 0), (2, 2), (2, 1), (1, 0), (3, 0)]
+    costs = [Cost(27, 30, 18, *memory) for memory in held]
+    pipeline = Pipeline((tuple(costs),) * 3, 6, (6, 8, 10))
+    places = ((0, 2), (0, 1, 2), (0, 1, 2), (2,), (2,), (0,))
+    order = NAMED["zero-bubble"](pipeline, places)
+    check(pipeline, order)
+    assert order == NAMED["gpipe"](pipeline, places)
+
+
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_what_never_fits_is_infeasible_with_both_numbers(name: str) -> None:
     """Two shards of a microbatch hold 4."""

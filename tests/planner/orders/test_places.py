@@ -8,17 +8,17 @@ from support.order_check import check
 
 from planner.errors import Infeasible
 from planner.orders import places
-from planner.orders.list_schedule import (
+from planner.orders.moves import State
+from planner.orders.passes import Cost, Pass, Pipeline
+from planner.orders.places import placed
+from planner.orders.ranked_schedule import (
     FAR,
     Tables,
     backwards_first,
     breadth_first,
     judged,
-    list_schedule,
+    ranked_schedule,
 )
-from planner.orders.moves import State
-from planner.orders.passes import Cost, Pass, Pipeline
-from planner.orders.places import placed
 from planner.orders.timing import makespan
 
 UNEVEN = [Cost(2, 3, 1, hop=1), Cost(5, 6, 4, hop=2), Cost(1, 2, 0, hop=1), Cost(0, 4, 3, hop=1)]
@@ -90,11 +90,11 @@ def test_no_placement_is_longer_than_an_order_to_start_from() -> None:
     good = placed(pipeline, 500, replicas=3)
     assert placed(pipeline, 10).makespan > good.makespan
     assert placed(pipeline, 10, replicas=3, orders=[good.order]).makespan <= good.makespan
-    bad = list_schedule(pipeline, ((0,) * 6,) * 8)[1]
+    bad = ranked_schedule(pipeline, ((0,) * 6,) * 8)[1]
     assert 2 * placed(pipeline, 100, replicas=3, orders=[bad]).makespan < makespan(pipeline, bad)
 
 
-def test_an_order_that_waits_is_kept_where_no_list_schedule_is_as_short() -> None:
+def test_an_order_that_waits_is_kept_where_no_ranked_schedule_is_as_short() -> None:
     """The second device waits for a backward although it could compute a forward."""
     lines = ["F00 F01 F20 B20 B00 B01", "F10 F11 B10 F21 B21 B11"]
     order = tuple(

@@ -1,0 +1,228 @@
+"""List schedules: literal ones, whole and sound ones for any costs, and brute force below them."""
+
+import random
+from itertools import product
+
+import pytest
+
+from planner.errors import Infeasible
+from planner.orders.passes import Cost, Order, Pass, Pipeline
+from planner.orders.ranked_schedule import (
+    backwards_first,
+    breadth_first,
+    ranked_schedule,
+)
+
+Done = dict[Pass, int]
+
+
+def text(order: Order) -> list[str]:
+    return [" ".join(f"{kind}{s}.{m}" for kind, s, m in line) for line in order]
+
+
+def random_case(seed: int, shards: int = 3, microbatches: int = 3) -> tuple[Pipeline, tuple]:
+    """A small pipeline, and rows in which shards may have several devices."""
+    rng = random.Random(seed)
+    devices = rng.randint(1, 3)
+    fused = rng.random() < 0.3
+    costs = []
+    for s in range(shards):
+        held = rng.randint(1, 3)
+        costs.append(
+            Cost(
+                0 if fused and s == shards - 1 else rng.randint(1, 4),
+                rng.randint(1, 4),
+                rng.randint(0, 4),
+                held,
+                rng.randint(0, held),
+            )
+        )
+    kinds = [
+        tuple(c._replace(input=c.input + rng.randint(0, 1), hop=rng.randint(0, 2)) for c in costs)
+        for _ in range(devices)
+    ]
+    rows = tuple(
+        tuple(rng.randrange(devices) for _ in range(microbatches))
+        if rng.random() < 0.5
+        else (rng.randrange(devices),) * microbatches
+        for _ in range(shards)
+    )
+    needed = max(
+        sum(costs[s].held for s, row in enumerate(rows) if row[m] == device)
+        for device in range(devices)
+        for m in range(microbatches)
+    )
+    limits = tuple(needed + rng.randint(0, 3) for _ in range(devices))
+    return Pipeline(tuple(kinds), microbatches, limits), rows
+
+
+def inputs(pipeline: Pipeline, item: Pass) -> list[Pass]:
+    """What a pass may read, of which one is in the order."""
+    kind, s, m = item
+    if kind == "W":
+        return [Pass("I", s, m)]
+    if kind == "F":
+        return [Pass("F", s - 1, m)] if s else []
+    if s + 1 < pipeline.shards:
+        return [Pass("B", s + 1, m), Pass("I", s + 1, m)]
+    fused = not any(costs[s].forward for costs in pipeline.costs)
+    return ([Pass("F", s - 1, m)] if s else []) if fused else [Pass("F", s, m)]
+
+
+def end_of(pipeline: Pipeline, done: dict[Pass, tuple[int, int]], item: Pass, device: int) -> int:
+    """When the input of a pass is on its device; -1 while it has not been computed."""
+    wanted = inputs(pipeline, item)
+    if not wanted:
+        return 0
+    for source in wanted:
+        if source in done:
+            end, other = done[source]
+            if other == device:
+                return end
+            deeper, there = max((item.shard, device), (source.shard, other))
+            return end + pipeline.costs[there][deeper].hop
+    return -1
+
+
+def makespan(pipeline: Pipeline, order: Order) -> int:
+    """The order timed by going round until nothing is left; it must be complete and sound."""
+    done: dict[Pass, tuple[int, int]] = {}
+    lines, free = [list(line) for line in order], [0] * len(order)
+    while any(lines):
+        moved = False
+        for device, line in enumerate(lines):
+            if line and (at := end_of(pipeline, done, line[0], device)) >= 0:
+                item = line.pop(0)
+                free[device] = max(at, free[device]) + pipeline.costs[device][item.shard].of(
+                    item.kind
+                )
+                done[item] = free[device], device
+                moved = True
+        assert moved, "deadlock"
+    return max(free)
+
+
+def changes(pipeline: Pipeline, device: int, item: Pass) -> tuple[int, int]:
+    """What a pass takes when it begins and gives when it ends."""
+    cost = pipeline.costs[device][item.shard]
+    if item.kind == "F":
+        return cost.held, 0
+    opens = not any(costs[item.shard].forward for costs in pipeline.costs) and item.kind != "W"
+    gives = {"B": cost.held, "I": cost.held - cost.left, "W": cost.left}[item.kind]
+    return cost.held * opens, gives
+
+
+def within(pipeline: Pipeline, device: int, line: list[Pass]) -> bool:
+    """A device's passes keep its memory, and gradients are added by ascending microbatch."""
+    held, newest = 0, dict[int, int]()
+    for item in line:
+        take, give = changes(pipeline, device, item)
+        held += take
+        if pipeline.limits and held > pipeline.limits[device]:
+            return False
+        held -= give
+        if item.kind in "BW":
+            if newest.get(item.shard, -1) > item.microbatch:
+                return False
+            newest[item.shard] = item.microbatch
+    return True
+
+
+def shortest(pipeline: Pipeline, todo: list[list[Pass]]) -> int:
+    """The least makespan of all orders, by trying every next pass of every device."""
+    best = 1 << 60
+    seen: set = set()
+
+    def go(done: dict[Pass, tuple[int, int]], lines: list[list[Pass]], free: list[int]) -> None:
+        nonlocal best
+        key = (tuple(free), frozenset(done.items()))
+        if max(free) >= best or key in seen:
+            return
+        seen.add(key)
+        if len(done) == sum(map(len, todo)):
+            best = max(free)
+        for device, line in enumerate(todo):
+            for item in line:
+                if item in done or (at := end_of(pipeline, done, item, device)) < 0:
+                    continue
+                if not within(pipeline, device, [*lines[device], item]):
+                    continue
+                end = max(at, free[device]) + pipeline.costs[device][item.shard].of(item.kind)
+                now, rows = list(free), list(lines)
+                now[device], rows[device] = end, [*lines[device], item]
+                go({**done, item: (end, device)}, rows, now)
+
+    go({}, [[] for _ in todo], [0] * len(todo))
+    return best
+
+
+def test_backwards_come_first() -> None:
+    """Two shards on two devices make 1F1B on the second, while the first runs ahead."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 3)
+    end, order = ranked_schedule(pipeline, ((0, 0, 0), (1, 1, 1)))
+    assert end == 12
+    assert text(order) == ["F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2"]
+
+
+def test_a_ranking_by_breadth_takes_forwards_first() -> None:
+    """One device computes all microbatches of a shard, up and down; by default it comes back."""
+    pipeline, rows = Pipeline.alike([Cost(1, 1, 1)] * 2, 1, 2), ((0, 0), (0, 0))
+    _, order = ranked_schedule(pipeline, rows, breadth_first(pipeline))
+    assert text(order) == ["F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"]
+    _, order = ranked_schedule(pipeline, rows)
+    assert text(order) == ["F0.0 F0.1 F1.0 B1.0 B0.0 F1.1 B1.1 B0.1"]
+
+
+def test_memory_bounds_the_microbatches_in_flight() -> None:
+    """With memory for one microbatch, the first device waits for it to come back."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1, held=5), Cost(1, 1, 1, held=5)], 2, 2, limit=9)
+    end, order = ranked_schedule(pipeline, ((0, 0), (1, 1)))
+    assert text(order) == ["F0.0 B0.0 F0.1 B0.1", "F1.0 B1.0 F1.1 B1.1"]
+    assert end == 12
+
+
+def test_gradients_of_weights_fill_gaps() -> None:
+    """A backward in two parts lets the first device begin earlier; W comes last."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 2)
+    rows = ((0, 0), (1, 1))
+    end, order = ranked_schedule(pipeline, rows, backwards_first(pipeline, split=True))
+    assert text(order) == ["F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", "F1.0 I1.0 F1.1 I1.1 W1.0 W1.1"]
+    assert (end, ranked_schedule(pipeline, rows)[0]) == (7, 9)
+
+
+def test_too_little_memory_is_named() -> None:
+    """The error has both numbers, and with what it names there is a schedule."""
+    costs, rows = [Cost(1, 1, 1, held=4), Cost(1, 1, 1, held=3)], ((0, 0), (0, 0))
+    with pytest.raises(Infeasible, match=r"holds 7 on device 0, which has 6 .*") as error:
+        ranked_schedule(Pipeline.alike(costs, 1, 2, limit=6), rows)
+    assert error.value.smallest == 7
+    assert ranked_schedule(Pipeline.alike(costs, 1, 2, limit=7), rows)[0] == 12
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_schedules_are_whole_and_sound(seed: int) -> None:
+    """Every pass once on its device, inputs and memory kept, and the time is that of the order."""
+    pipeline, rows = random_case(seed, shards=5, microbatches=4)
+    for rule, split in product((backwards_first, breadth_first), (False, True)):
+        ranking = rule(pipeline, split)
+        end, order = ranked_schedule(pipeline, rows, ranking)
+        assert sorted(ranking) == sorted(item for line in order for item in line)
+        assert end == makespan(pipeline, order)
+        for device, line in enumerate(order):
+            assert all(rows[item.shard][item.microbatch] == device for item in line)
+            assert within(pipeline, device, list(line))
+
+
+def test_brute_force_is_never_beaten_and_mostly_met() -> None:
+    """On tiny cases no schedule is below the best of all orders; most are that."""
+    met = 0
+    for seed in range(40):
+        pipeline, rows = random_case(seed, shards=2, microbatches=2)
+        ends = []
+        for rule in (backwards_first, breadth_first):
+            end, order = ranked_schedule(pipeline, rows, rule(pipeline))
+            ends.append(end)
+        least = shortest(pipeline, [list(line) for line in order])
+        assert least <= min(ends)
+        met += least == min(ends)
+    assert met >= 34
