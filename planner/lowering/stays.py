@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from planner.lowering.lives import value
+from planner.lowering.lives import Lives
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send
-from planner.shards import Links, ShardCost, Value
+from planner.shards import Into, Links, Out, ShardCost, Value
 from plans.schema import Role
 
 
@@ -36,21 +36,29 @@ class Stays:
         for turn in turns:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
+        self.turns = own
         self.count = [len(mine) for mine in own]
         self.starts = [_starts(mine) for mine in own]
         self.of: dict[tuple[int, int], list[Stay]] = {}
+        self.late: dict[int, int] = {}  # turns of updates that parameters wait for
         for device, mine in enumerate(own):
             used: dict[int, list[int]] = {}
             for at, turn in enumerate(mine):
+                late = strategy.devices == 1 and strategy.costs.noted and turn.kind == "U"
                 for k in self.needs(turn):
-                    used.setdefault(k, []).append(at)
+                    if late and self.strategy.modes[k].params == "streamed":
+                        self.late[k] = at
+                    else:
+                        used.setdefault(k, []).append(at)
             for k, places in used.items():
                 self.of[device, k] = list(self._stays(device, k, places))
 
-    def needs(self, turn: Turn) -> tuple[int, ...]:
+    def needs(self, turn: Turn) -> Sequence[int]:
         """The shards whose parameters a turn needs: its own, and the owner of tied ones."""
         if turn.kind in "RN":
             return ()
+        if turn.kind == "block":
+            return range(turn.shard, self.strategy.last + 1)
         tied = turn.shard in self.strategy.holders and turn.kind != "U"
         return (turn.shard, self.strategy.owner or 0) if tied else (turn.shard,)
 
@@ -60,6 +68,7 @@ class Stays:
             yield Stay(name, 0, self.count[device], 0)
             return
         runs = [(used[0], used[-1])] if mode.params == "kept" else _runs(used)
+        runs[-1] = runs[-1][0], self.late.get(k, runs[-1][1])
         for number, (first, last) in enumerate(runs):
             own = f"{name}.{number}" if number else name
             yield Stay(own, first, last, self.before(device, first))
@@ -67,6 +76,8 @@ class Stays:
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
         then."""
+        if self.strategy.devices == 1:
+            return turn
         earlier = [start for start in self.starts[device] if start <= turn][:-1]
         return earlier[-1] if earlier else -1
 
@@ -114,19 +125,71 @@ class Stays:
             if device == self.strategy.homes[k] and self.strategy.shards[k].grad_bytes:
                 yield device, copied(self.strategy.shards[k], k, "S", role)
 
-    def values(self) -> Iterator[Value]:
+    def moves(self, lives: Lives) -> None:
+        """Note when parameters, state and gradients of one device come and go."""
+        s, count = self.strategy, lives.count[0]
+        turns = self.turns[0]
+        ends, firsts, starts, ups = dict[int, int](), dict[int, int](), dict[int, int](), dict[int, int]()
+        for turn in turns:
+            for k in range(turn.shard, s.last + 1) if turn.kind == "block" else (turn.shard,):
+                firsts.setdefault(k, turn.step)
+                if turn.kind == "F":
+                    ups[k] = turn.step
+                if turn.kind in ("B", "block"):
+                    starts.setdefault(k, turn.step)
+                    ends[k] = turn.step
+        sweeps = max(ends.values()) + 1
+        updates = ends | {turn.shard: turn.step for turn in turns if turn.kind == "U"}
+        for k, (shard, mode) in enumerate(zip(s.shards, s.modes, strict=True)):
+            free = updates[k] + 1 - count
+            if s.costs.noted and mode.update == "host" and shard.grad_bytes:
+                free = sweeps - count
+            streams = mode.update == "device-streamed" and shard.grad_bytes > 0
+            state = f"s{k}.state"
+            if mode.spilled:
+                size, made, back = s.costs.microbatches * shard.in_bytes, ups[k - 1], ends[k]
+                lives.out[0, f"x{k}"] = Out(made, back, size, steady=True)
+                lives.into[0, f"x{k}b"] = Into(back, size, made + 2, f"x{k}", steady=True)
+            if mode.activations == "offload":
+                size = s.costs.microbatches * (shard.offload_bytes or 0)
+                lives.out[0, f"a{k}"] = Out(ups[k], ends[k], size, steady=True)
+                lives.into[0, f"a{k}b"] = Into(ends[k], size, ups[k] + 1, f"a{k}", steady=True)
+            if mode.update == "device-streamed":
+                lives.into[0, state] = Into(updates[k], shard.state_bytes, free, state)
+                if streams:
+                    lives.out[0, state] = Out(updates[k], updates[k] + count, shard.state_bytes)
+            if mode.update == "host":
+                again = firsts[k] + count
+                lives.out[0, f"s{k}.grad"] = Out(ends[k], again, shard.grad_bytes, shard.update_host_us)
+            if mode.params == "resident":
+                continue
+            stays = self.of[0, k]
+            after = f"s{k}.grad"
+            if streams:
+                after = state
+                if not shard.cast:
+                    after = stays[-1].name
+                    lives.out[0, after] = Out(updates[k], firsts[k] + count, shard.param_bytes)
+            for stay in stays:
+                need = turns[stay.first].step
+                into = Into(need, shard.param_bytes, free, after, cast=shard.cast)
+                lives.into[0, stay.name] = into
+                free, after = need + 1, ""
+
+    def values(self, lives: Lives) -> Iterator[Value]:
         """Parameters, and what is there all the time beside them."""
         shards = self.strategy.shards
         for (device, k), stays in self.of.items():
             for stay in stays:
                 size = shards[k].param_bytes
-                yield value(device, stay.name, size, "param", stay.since, stay.last)
+                span = lives.step(device, stay.since) if stay.since >= 0 else stay.since, lives.step(device, stay.last)
+                yield lives.value(device, stay.name, size, "param", k, *span)
         for device, k, role in self._lasting():
             if role == "state":
-                last = self.count[device]
-                yield value(device, f"s{k}.state", shards[k].state_bytes, role, 0, last)
-        for device, last in enumerate(self.count):
-            yield value(device, "norm", self.strategy.costs.task.norm_bytes, "norm", 0, last)
+                last = lives.count[device]
+                yield lives.value(device, f"s{k}.state", shards[k].state_bytes, role, k, 0, last)
+        for device, last in enumerate(lives.count):
+            yield lives.value(device, "norm", self.strategy.costs.task.norm_bytes, "norm", 0, 0, last)
 
 
 def computes(strategy: PipelineStrategy, turn: Turn) -> bool:

@@ -43,6 +43,15 @@ class PipelineStrategy:
         """The costs of a shard for one microbatch."""
         return self.sized[m].shards[k]
 
+    def bytes_of(self, role: str, k: int, m: int) -> int:
+        """The bytes of a microbatch's batch, tie, boundary, or packed activations."""
+        one = self.sized[m]
+        if role == "batch":
+            return one.batch_bytes
+        if role == "tie":
+            return one.tie_bytes
+        return one.shards[k].in_bytes if role != "saved" else one.shards[k].offload_bytes or 0
+
     @cached_property
     def on(self) -> tuple[tuple[ShardCost, ...], ...]:
         """The costs of all shards for the first microbatch of each device."""

@@ -26,6 +26,7 @@ class Updates:
     ) -> None:
         self.strategy, self.shards, self.links = strategy, strategy.shards, links
         self.lives, self.stays = lives, stays
+        self.alone = strategy.devices == 1
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
@@ -40,12 +41,14 @@ class Updates:
 
     def grad(self, device: int, k: int, after: int = 0) -> str:
         """The gradients of a shard that a device makes, in use, and so many turns longer."""
-        return self.lives.use(device, f"s{k}.grad", self.shards[k].grad_bytes, "grad", after=after)
+        now = self.lives.now[device]
+        size = self.shards[k].grad_bytes
+        return self.lives.use(device, f"s{k}.grad", size, "grad", k, now, now + after)
 
     def _add(self, turn: Turn) -> Visit:
         """R: the sum of another device comes when it is to be added, so that a few are there at
         once."""
-        device, _, k, n = turn
+        device, _, k, n, *_ = turn
         source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
         other = Item(f"o{k}", k, "grad", size)
         take = self.lives.take if self.strategy.tight else self.lives.receive
@@ -57,22 +60,27 @@ class Updates:
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""
-        home, _, k, _ = turn
+        home, _, k, *_ = turn
         brings = self._normed(home)
         self.norms, self.known = home, {home}
-        at: dict[Role, str] = {"grad": self.grad(home, k), "norm": "norm"}
-        return Visit(k, 0, "N", at, brings, device=home)
+        grad, takes = self.grad(home, k), list[Copy]()
+        if self.alone and self.strategy.modes[k].update == "host":
+            takes.append(copied(self.shards[k], k, "S", "grad", grad))
+        at: dict[Role, str] = {"grad": grad, "norm": "norm"}
+        return Visit(k, 0, "N", at, brings, takes, device=home)
 
     def _on_host(self, turn: Turn) -> Visit:
         """U on the host, of gradients that go there."""
-        home, _, k, _ = turn
-        grad = self.grad(home, k, after=1)
+        home, _, k, *_ = turn
+        if self.alone and self.strategy.costs.noted:
+            return Visit(k, 0, "U", {"grad": f"s{k}.grad"}, self._hosted(home), device=home)
+        grad = self.grad(home, k, after=-1 if self.alone else 1)
         brings = [copied(self.shards[k], k, "S", "grad", grad), *self._hosted(home)]
         return Visit(k, 0, "U", {"grad": grad}, brings, device=home)
 
     def _on_device(self, turn: Turn) -> Visit:
         """U on the device; others get the new parameters from there, or from the host."""
-        home, _, k, _ = turn
+        home, _, k, *_ = turn
         shard, mode, now = self.shards[k], self.strategy.modes[k], self.lives.now[home]
         at: dict[Role, str] = {
             "grad": self.grad(home, k),
@@ -84,7 +92,8 @@ class Updates:
         takes = list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
             around = 0 if self.strategy.tight else 1
-            self.lives.use(home, at["state"], shard.state_bytes, "state", around, around)
+            span = now - around, now + around
+            self.lives.use(home, at["state"], shard.state_bytes, "state", k, *span)
             brings.append(copied(shard, k, "P", "state"))
             takes.append(copied(shard, k, "S", "state"))
         if mode.params == "resident":

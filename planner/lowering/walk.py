@@ -15,7 +15,7 @@ from typing import Literal
 from planner.lowering.lives import Item, Lives
 from planner.lowering.stays import Stays, computes
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, turns
+from planner.lowering.turns import Turn, sweep, turns
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
 from planner.shards import Links, Value
@@ -27,22 +27,33 @@ class Walk:
 
     def __init__(self, strategy: PipelineStrategy, links: Links) -> None:
         self.strategy, self.shards = strategy, strategy.shards
-        every = turns(strategy, links)
-        self.lives, self.stays = Lives(strategy.devices), Stays(strategy, links, every)
+        self.alone = strategy.devices == 1
+        every = sweep(strategy) if self.alone else turns(strategy, links)
+        self.stays = Stays(strategy, links, every)
+        if self.alone:
+            steps = [[turn.step for turn in own] for own in self.stays.turns]
+        else:
+            steps = [range(count) for count in self.stays.count]
+        self.lives = Lives(steps)
+        if self.alone:
+            self.stays.moves(self.lives)
         self.updates = Updates(strategy, links, self.lives, self.stays)
+        self.back: dict[tuple[str, int], Item] = {}  # what came back from the host
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.visits = [visit for turn in every for visit in self._visits(turn)]
 
     def values(self) -> list[list[Value]]:
         """The values of every device."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
-        for value in (*self.lives.values(), *self.stays.values()):
+        for value in (*self.lives.values(), *self.stays.values(self.lives)):
             if value.bytes:
                 found[int(value.space)].append(value)
         return found
 
     def _visits(self, turn: Turn) -> Iterator[Visit]:
-        if turn.kind in "RNU":
+        if turn.kind == "block":
+            yield from self._block(turn)
+        elif turn.kind in "RNU":
             yield self.updates.visit(turn)
         else:
             if turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI"):
@@ -52,17 +63,45 @@ class Walk:
 
     def _batch(self, turn: Turn) -> Visit:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
-        device, _, k, m = turn
+        device, _, k, m, *_ = turn
         batch = self._batch_of(m)
         name, there = (
             self.lives.receive(device, batch, m),
             self.strategy.where[self.strategy.last, m],
         )
         takes = [self._send(turn, batch, name, there)] if there != device else []
-        return Visit(k, m, "P", {"batch": name}, (), takes, device=device)
+        each = self.strategy.each if self.alone else 1
+        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=each)
+
+    def _block(self, turn: Turn) -> Iterator[Visit]:
+        """All microbatches but the last through the shards of the block, as one op."""
+        device, s, inner = turn.device, self.strategy, list[Visit]()
+        for k in range(turn.shard, s.last + 1):
+            for m in range(s.parts):
+                one = Turn(device, "F", k, m)
+                if k == 0:
+                    yield self._batch(one)
+                if k > turn.shard and not m:
+                    self.lives.take(device, self._boundary("x", k, m), m)
+                at = self._uses(one)
+                if k > turn.shard:
+                    at["x"] = f"x{k}.0"
+                if self.shards[k].grad_bytes:
+                    at["grad"] = self.updates.grad(device, k)
+                if self.shards[k].tie:
+                    tie = self._tie(k, m)
+                    at["tie"] = self.lives.find(device, tie, m) or self.lives.take(device, tie, m)
+                inner.append(Visit(k, m, "F", at))
+        for k in range(turn.shard + 1, s.last + 1):
+            self.lives.give(device, self._boundary("x", k, 0), 0)
+        loads = self.stays.loads(turn, self.lives.now[device])
+        yield Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
+
+    def _tie(self, k: int, m: int) -> Item:
+        return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
 
     def _forward(self, turn: Turn) -> Visit:
-        device, _, k, m = turn
+        device, _, k, m, *_ = turn
         at, brings = self._uses(turn), self.stays.loads(turn, self.lives.now[device])
         takes, there = list[Copy | Send](), self.strategy.where[k + 1, m]
         x, y = self._boundary("x", k + 1, m), self._boundary("y", k + 1, m)
@@ -75,19 +114,35 @@ class Walk:
         for item in self._waits(k, m):
             if item.role == "saved":
                 at["saved"] = self.lives.take(device, item, m)
-            takes.append(_waiting("S", item, at[item.role], m))
-            self.lives.give(device, item, m, 1)
-        return Visit(k, m, "F", at, brings, takes, device=device)
+                takes.append(_waiting("S", item, at[item.role], m))
+                self.lives.give(device, item, m, self.strategy.ring - 1 if self.alone else 1)
+            elif self.alone:
+                self.lives.give(device, item, m)
+            else:
+                takes.append(_waiting("S", item, at[item.role], m))
+                self.lives.give(device, item, m, 1)
+        if self.alone and k + 1 < self.strategy.last and self.strategy.modes[k + 1].spilled:
+            takes.append(_waiting("S", x, at["y"], m))
+        return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
 
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
-        device, kind, k, m = turn
+        device, kind, k, m, *_ = turn
         now, takes = self.lives.now[device], list[Copy | Send]()
         brings: list[Copy | Send] = [*self.stays.loads(turn, now)]
         if kind != "W":
             since = self.stays.before(device, now)
             for item in self._waits(k, m):
-                brings.append(_waiting("P", item, self.lives.take(device, item, m, since), m))
+                if self.alone:
+                    since = self.lives.begin(device)
+                    if item.role == "saved":
+                        since = max(since, now - self.strategy.ring + 1)
+                own = item
+                if self.alone:
+                    own = item._replace(name=f"{item.name}b")
+                name = self.lives.take(device, own, m, since)
+                brings.append(_waiting("P", item, name, m))
+                self.back[item.name, m] = own
         at = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
@@ -95,13 +150,13 @@ class Walk:
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-        return Visit(k, m, kind, at, brings, takes, device=device)
+        return Visit(k, m, kind, at, brings, takes, device=device, each=turn.each)
 
     def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
-        device, _, k, m = turn
+        device, _, k, m, *_ = turn
         if k < self.strategy.last:
-            for item in (self._boundary(letter, k + 1, m) for letter in "dgx"):
+            for item in (self._here(self._boundary(letter, k + 1, m), m) for letter in "dgx"):
                 if name := self.lives.find(device, item, m):
                     at["dy"] = name
                     self.lives.give(device, item, m)
@@ -120,8 +175,8 @@ class Walk:
     def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The sum of a tie's gradients comes from the holder behind and goes on to the one before,
         at last to the owner."""
-        device, _, k, m = turn
-        tie = Item("tie", k, "tie", self.strategy.sized[m].tie_bytes)
+        device, _, k, m, *_ = turn
+        tie = self._tie(k, m)
         at["tie"] = self.lives.find(device, tie, m) or self.lives.take(device, tie, m)
         if k == self.strategy.owner:
             self.lives.give(device, tie, m)
@@ -135,12 +190,12 @@ class Walk:
     def _release(self, turn: Turn) -> None:
         """Input and batch are not needed any more; where x holds a gradient, another backward on
         this device gives it back."""
-        device, _, k, m = turn
+        device, _, k, m, *_ = turn
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
         if k and (split or where[k - 1, m] != device):
             self.lives.give(device, self._boundary("x", k, m), m, int(not split))
         if self.strategy.modes[k].activations == "offload":
-            self.lives.give(device, self._packed(k, m), m)
+            self.lives.give(device, self._here(self._packed(k, m), m), m)
         if k in (0, last):
             self.used[device, m] += 1
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
@@ -148,28 +203,33 @@ class Walk:
 
     def _uses(self, turn: Turn) -> dict[Role, str]:
         """Parameters, input and batch of a pass, where they are on its device."""
-        device, _, k, m = turn
+        device, _, k, m, *_ = turn
         roles: tuple[Role, Role] = "param", "tied"
         at = {
             role: self.stays.at(device, shard, self.lives.now[device]).name
             for role, shard in zip(roles, self.stays.needs(turn), strict=False)
         }
-        for item in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
+        for one in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
+            item = self._here(one, m)
             if name := self.lives.find(device, item, m):
                 at[item.role] = name
         return at
 
     def _batch_of(self, m: int) -> Item:
-        return Item("batch", 0, "batch", self.strategy.sized[m].batch_bytes)
+        return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
+
+    def _here(self, item: Item, m: int) -> Item:
+        """The item as it is on the device, where it may have come back from the host."""
+        return self.back.get((item.name, m), item)
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
         """The boundary before a shard, x or y, or its gradient, d or g."""
         role: Role = "x" if letter in "xy" else "dx"
-        return Item(f"{letter}{k}", k, role, self.strategy.cost(k, m).in_bytes)
+        return Item(f"{letter}{k}", k, role, self.strategy.bytes_of(role, k, m))
 
     def _packed(self, k: int, m: int) -> Item:
         """The values that a shard's forward packs."""
-        return Item(f"a{k}", k, "saved", self.strategy.cost(k, m).offload_bytes or 0)
+        return Item(f"a{k}", k, "saved", self.strategy.bytes_of("saved", k, m))
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:
         """The items that wait on the host from a forward to its backward."""

@@ -22,7 +22,7 @@ from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost, copy_us
 from planner.shards.slots import Slots, slots_of
 from planner.shards.strategy import Planned, Strategy, reserve_bytes
 from planner.shards.ties import separable, untied
-from planner.shards.values import DEVICE, SCALARS_BYTES, Value, extent, pack, placed
+from planner.shards.values import Into, Out, DEVICE, SCALARS_BYTES, Value, extent, pack, placed
 
 __all__ = [
     "DEVICE",

@@ -1,6 +1,6 @@
 """One way to train a task on one device: the decisions, as a value."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,6 +31,16 @@ class Planned(Protocol):
     def halved(self) -> Collection[int]:
         """The shards whose backwards are split in two."""
         ...
+
+
+class _Here(dict[tuple[int, int], int]):
+    """All on one device."""
+
+    def __missing__(self, _: tuple[int, int]) -> int:
+        return 0
+
+
+_HERE = _Here()
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +111,43 @@ class Strategy:
         return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
 
     halved = ()
+    devices = 1
+    tight = True
+
+    @property
+    def where(self) -> Mapping[tuple[int, int], int]:
+        return _HERE
+
+    @property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        return ((0,),) * len(self.modes)
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        return (0,) * len(self.modes)
+
+    @property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        return ((),) * len(self.modes)
+
+    sent = added = users
+
+    @cached_property
+    def holders(self) -> tuple[int, ...]:
+        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
+
+    def cost(self, k: int, m: int) -> ShardCost:
+        return self.shards[k]
+
+    def bytes_of(self, role: str, k: int, m: int) -> int:
+        """The bytes that an op's microbatches have."""
+        if role == "batch":
+            return self.each * self.costs.batch_bytes
+        if role == "tie":
+            return self.each * self.tie_bytes
+        if role == "saved":
+            return self.each * (self.shards[k].offload_bytes or 0)
+        return (1 if self.turn and k > self.block else self.each) * self.shards[k].in_bytes
 
     @property
     def tie_bytes(self) -> int:
