@@ -24,7 +24,8 @@ from planner.inputs import (
     too_small,
 )
 from planner.pipelines import best
-from planner.rounds import planned_task, store
+from planner.lowering import store
+from planner.rounds import planned_task
 from planner.search import Candidate, Searches, Ways, Wide, baselines, compared, shapes_of
 from planner.sequences import planned, with_lengths
 from planner.shards import Strategy

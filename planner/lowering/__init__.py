@@ -1,16 +1,25 @@
 """A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
 
-from planner.lowering.round import PipelineRound
+from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
+from planner.lowering.round import Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
+from planner.lowering.walk import walked
 
 __all__ = [
-    "PipelineRound",
+    "Round",
     "PipelineStrategy",
+    "Store",
+    "Waiting",
+    "fitted",
     "gathered",
+    "kept_bytes",
+    "least_bytes",
     "needed",
     "separable",
     "spread",
+    "store",
+    "walked",
     "whole",
 ]

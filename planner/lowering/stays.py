@@ -13,7 +13,7 @@ from planner.lowering.lives import Lives
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send
-from planner.shards import Into, Links, Out, ShardCost, Value
+from planner.shards import Into, Links, Out, ShardCost, Strategy, Value
 from plans.schema import Role
 
 
@@ -44,7 +44,7 @@ class Stays:
         for device, mine in enumerate(own):
             used: dict[int, list[int]] = {}
             for at, turn in enumerate(mine):
-                late = strategy.devices == 1 and strategy.costs.noted and turn.kind == "U"
+                late = isinstance(strategy, Strategy) and strategy.costs.noted and turn.kind == "U"
                 for k in self.needs(turn):
                     if late and self.strategy.modes[k].params == "streamed":
                         self.late[k] = at
@@ -76,7 +76,7 @@ class Stays:
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
         then."""
-        if self.strategy.devices == 1:
+        if isinstance(self.strategy, Strategy):
             return turn
         earlier = [start for start in self.starts[device] if start <= turn][:-1]
         return earlier[-1] if earlier else -1
@@ -138,7 +138,7 @@ class Stays:
                 if turn.kind in ("B", "block"):
                     starts.setdefault(k, turn.step)
                     ends[k] = turn.step
-        sweeps = max(ends.values()) + 1
+        self.ends, sweeps = ends, max(ends.values()) + 1
         updates = ends | {turn.shard: turn.step for turn in turns if turn.kind == "U"}
         for k, (shard, mode) in enumerate(zip(s.shards, s.modes, strict=True)):
             free = updates[k] + 1 - count

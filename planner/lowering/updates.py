@@ -12,7 +12,7 @@ from planner.lowering.stays import Stays, copied
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send, Visit
-from planner.shards import Links
+from planner.shards import Links, Strategy
 from plans.schema import Role
 
 _HOST = -1  # of the first node; others are below
@@ -26,7 +26,7 @@ class Updates:
     ) -> None:
         self.strategy, self.shards, self.links = strategy, strategy.shards, links
         self.lives, self.stays = lives, stays
-        self.alone = strategy.devices == 1
+        self.alone = isinstance(strategy, Strategy)
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
@@ -94,14 +94,16 @@ class Updates:
             around = 0 if self.strategy.tight else 1
             span = now - around, now + around
             self.lives.use(home, at["state"], shard.state_bytes, "state", k, *span)
-            brings.append(copied(shard, k, "P", "state"))
-            takes.append(copied(shard, k, "S", "state"))
+            if self.strategy.costs.noted or not self.alone:
+                brings.append(copied(shard, k, "P", "state"))
         if mode.params == "resident":
             size, name = shard.param_bytes, at["param"]
             for device, user in reversed(self.strategy.sent[k]):
                 takes.append(Send(device, "s", k, "param", size, name, user, name))
         else:
             takes.append(copied(shard, k, "S", "param", at["param"]))
+        if mode.update == "device-streamed" and shard.state_bytes:
+            takes.append(copied(shard, k, "S", "state"))
         return Visit(k, 0, "U", at, brings, takes, device=home)
 
     def _normed(self, device: int) -> list[Copy | Send]:

@@ -10,24 +10,29 @@ back lies in d. What a forward packed is a.
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.stays import Stays, computes
+from planner.lowering.stays import Stays, computes, copied
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn, sweep, turns
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
-from planner.shards import Links, Value
+from planner.shards import Links, Strategy, Value, backward_us, forward_us, pass_us
 from plans.schema import Role
+from profiles.schema import Rate
+
+_NONE = Rate(1, 0)
+NO_LINKS = Links(_NONE, _NONE, _NONE, _NONE)
 
 
 class Walk:
     """The visits of a round and the values of every device; lives only while they are made."""
 
-    def __init__(self, strategy: PipelineStrategy, links: Links) -> None:
+    def __init__(self, strategy: PipelineStrategy | Strategy, links: Links = NO_LINKS) -> None:
         self.strategy, self.shards = strategy, strategy.shards
-        self.alone = strategy.devices == 1
+        self.alone = isinstance(strategy, Strategy)
         every = sweep(strategy) if self.alone else turns(strategy, links)
         self.stays = Stays(strategy, links, every)
         if self.alone:
@@ -40,7 +45,31 @@ class Walk:
         self.updates = Updates(strategy, links, self.lives, self.stays)
         self.back: dict[tuple[str, int], Item] = {}  # what came back from the host
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.visits = [visit for turn in every for visit in self._visits(turn)]
+        parts = range(strategy.parts) if isinstance(strategy, Strategy) else ()
+        first = [self._batch(Turn(0, "F", 0, m)) for m in parts]
+        self.visits = first + [visit for turn in every for visit in self._visits(turn)]
+
+    def us(self, device: int) -> list[int]:
+        """µs that each step of a device computes."""
+        found, s = [0] * self.lives.count[device], self.strategy
+        for turn in self.stays.turns[device]:
+            k, each = turn.shard, turn.each
+            shard, mode = self.shards[k], s.modes[k]
+            match turn.kind:
+                case "F":
+                    us = each * forward_us(shard, mode)
+                case "block":
+                    pairs = [(self.shards[j], s.modes[j]) for j in range(k, s.last + 1)]
+                    us = sum(forward_us(*pair) for pair in pairs[:-1])
+                    us = each * (us + sum(backward_us(*pair) for pair in pairs))
+                case "N":
+                    us = shard.norm_us
+                case "U":
+                    us = shard.update_device_us
+                case _:
+                    us = each * pass_us(shard, mode, turn.kind)
+            found[turn.step] += us
+        return found
 
     def values(self) -> list[list[Value]]:
         """The values of every device."""
@@ -56,7 +85,7 @@ class Walk:
         elif turn.kind in "RNU":
             yield self.updates.visit(turn)
         else:
-            if turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI"):
+            if not self.alone and turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI"):
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
@@ -76,11 +105,10 @@ class Walk:
     def _block(self, turn: Turn) -> Iterator[Visit]:
         """All microbatches but the last through the shards of the block, as one op."""
         device, s, inner = turn.device, self.strategy, list[Visit]()
+        inside = s.owner is not None and s.owner >= turn.shard  # gradients of one microbatch wait
         for k in range(turn.shard, s.last + 1):
             for m in range(s.parts):
                 one = Turn(device, "F", k, m)
-                if k == 0:
-                    yield self._batch(one)
                 if k > turn.shard and not m:
                     self.lives.take(device, self._boundary("x", k, m), m)
                 at = self._uses(one)
@@ -90,10 +118,15 @@ class Walk:
                     at["grad"] = self.updates.grad(device, k)
                 if self.shards[k].tie:
                     tie = self._tie(k, m)
-                    at["tie"] = self.lives.find(device, tie, m) or self.lives.take(device, tie, m)
+                    own = 0 if inside else m
+                    at["tie"] = self.lives.find(device, tie, own) or self.lives.take(device, tie, own)
                 inner.append(Visit(k, m, "F", at))
         for k in range(turn.shard + 1, s.last + 1):
             self.lives.give(device, self._boundary("x", k, 0), 0)
+        if inside:
+            self.lives.give(device, self._tie(s.owner, 0), 0)
+        for m in range(turn.number):
+            self.used[device, m] += 1 + (turn.shard == 0 < s.last)
         loads = self.stays.loads(turn, self.lives.now[device])
         yield Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
 
@@ -130,6 +163,10 @@ class Walk:
         device, kind, k, m, *_ = turn
         now, takes = self.lives.now[device], list[Copy | Send]()
         brings: list[Copy | Send] = [*self.stays.loads(turn, now)]
+        shard, mode = self.shards[k], self.strategy.modes[k]
+        if self.alone and not self.strategy.costs.noted and mode.update == "device-streamed":
+            if turn.step == self.stays.ends[k] and now == self.lives.begin(device):
+                brings.append(copied(shard, k, "P", "state"))
         if kind != "W":
             since = self.stays.before(device, now)
             for item in self._waits(k, m):
@@ -198,8 +235,12 @@ class Walk:
             self.lives.give(device, self._here(self._packed(k, m), m), m)
         if k in (0, last):
             self.used[device, m] += 1
-            if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
+            done = self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m])
+            if done and not self.alone:
                 self.lives.give(device, self._batch_of(m), m)
+            elif done and m == self.strategy.parts - 1:
+                for each in range(self.strategy.parts):
+                    self.lives.give(device, self._batch_of(each), each)
 
     def _uses(self, turn: Turn) -> dict[Role, str]:
         """Parameters, input and batch of a pass, where they are on its device."""
@@ -250,3 +291,9 @@ def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
     """A copy from the host, or to it, of what waits there."""
     host = f"{item.name}.{m}"
     return Copy(kind, item.name[0], item.number, item.role, item.bytes, name, host, m)
+
+
+@lru_cache(maxsize=64)
+def walked(strategy: Strategy) -> Walk:
+    """The walk of a strategy on one device, which several look at one after the other."""
+    return Walk(strategy)

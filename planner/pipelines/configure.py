@@ -10,7 +10,7 @@ from heapq import nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.orders import NAMED
 from planner.pipelines.fitting import kept, mode_program
 from planner.pipelines.ranking import LATE, Tried, fit, program_of, ranked
@@ -82,7 +82,7 @@ def best(
     )
 
 
-def _made(tried: Tried) -> PipelineRound:
+def _made(tried: Tried) -> Round:
     assert tried.round
     return tried.round
 
@@ -139,7 +139,7 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | 
             if found := program.thrifty(effort) if program else None:
                 held, strategy = found
                 least.append(
-                    (held, len(least), Tried(sketch, PipelineRound(strategy, sketch.links)))
+                    (held, len(least), Tried(sketch, Round(strategy, sketch.links)))
                 )
         if least:
             laid_out = (one for *_, one in nsmallest(_LAID_OUT, least))
@@ -147,7 +147,7 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | 
     return None
 
 
-def _told(task: Task, tried: Sequence[Tried], best: PipelineRound) -> tuple[Alternative, ...]:
+def _told(task: Task, tried: Sequence[Tried], best: Round) -> tuple[Alternative, ...]:
     """The best of every layout, order and microbatch, the shortest first."""
     by: dict[tuple[object, ...], Tried] = {}
     for one in sorted(tried, key=lambda t: t.round.period_us if t.round else 1 << 62):
@@ -163,7 +163,7 @@ def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasi
     return short_host(task, max(need, host_bytes + 1), host_bytes)
 
 
-def _short_device(kind: Kind, least: PipelineRound) -> Infeasible:
+def _short_device(kind: Kind, least: Round) -> Infeasible:
     """A device has too little even for this round, the least there is."""
     need, offered = least.device_bytes + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
     strategy, task = least.strategy, least.strategy.costs.task

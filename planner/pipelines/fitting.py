@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import repeat
 
 from planner.inputs import Effort
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import Round, PipelineStrategy
 from planner.pipelines.modes import ModeProgram, chosen_for
 from planner.shards import Links
 
@@ -33,7 +33,7 @@ def kept(strategy: PipelineStrategy, links: Links) -> list[int]:
     return sizes
 
 
-def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> PipelineRound | str:
+def fitted(program: ModeProgram, room: int, shortest: int, effort: Effort) -> Round | str:
     """The round with the best modes on devices of so many bytes; or why there is none, also where a
     round that takes too much is no shorter than `shortest` µs: with less memory it is longer."""
     found = all_fitted((program,), (1,), room, shortest, effort)
@@ -46,7 +46,7 @@ def all_fitted(
     room: int,
     shortest: int,
     effort: Effort,
-) -> list[PipelineRound] | str:
+) -> list[Round] | str:
     """The same for several strategies of the same shards, which get the same modes. The rounds of
     each count by its weight."""
     least = False
@@ -54,7 +54,7 @@ def all_fitted(
         chosen = chosen_for(programs, weights, effort, least=least)
         if chosen:
             pairs = zip(chosen.strategies, programs, strict=True)
-            made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
+            made = [Round(strategy, program.links) for strategy, program in pairs]
             if all(one.device_bytes <= room for one in made):
                 return made
             took = zip(weights, made, strict=True)
@@ -67,7 +67,7 @@ def all_fitted(
     return NO_ROOM
 
 
-def smaller(program: ModeProgram, made: PipelineRound, room: int) -> ModeProgram:
+def smaller(program: ModeProgram, made: Round, room: int) -> ModeProgram:
     """The program with less room, by what a round in modes of it takes that the program does not
     see: gaps between values, or more of them."""
     seen = zip(program.room, program.held(made.strategy.modes), made.memory, strict=True)

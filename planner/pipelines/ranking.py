@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.inputs import Effort
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.orders import InvalidOrder
 from planner.pipelines.fitting import NO_ROOM, fitted, mode_program, smaller
 from planner.pipelines.modes import Chosen, ModeProgram
@@ -29,7 +29,7 @@ class Tried:
     """A sketch that was looked at, its round if there is one, or why there is none."""
 
     sketch: Sketch
-    round: PipelineRound | None
+    round: Round | None
     why_not: str = ""
 
     @property
@@ -38,7 +38,7 @@ class Tried:
         costs, layout = self.sketch.costs, self.sketch.layout
         return costs.microbatches * costs.total("least") // layout.devices
 
-    def alternative(self, task: str, best: PipelineRound) -> Alternative:
+    def alternative(self, task: str, best: Round) -> Alternative:
         """It, as a plan tells of it."""
         made, why_not = self.round, self.why_not
         if made and made is not best:
@@ -100,7 +100,7 @@ def ranked(every: Sequence[Sketch], room: int, host_bytes: int, effort: Effort) 
             parts[n], more = found, found.us
         elif program and known == _PARTS:
             if sketch.family not in roughly and rough > 0:
-                made = PipelineRound(parts[n].strategy, sketch.links)
+                made = Round(parts[n].strategy, sketch.links)
                 longer = made.period_us * max(room, made.device_bytes) / (room * parts[n].us)
                 roughly[sketch.family] = longer, smaller(program, made, room).room
                 rough -= len(made.entries)

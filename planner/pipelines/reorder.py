@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.errors import Infeasible
-from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
+from planner.lowering import Round, PipelineStrategy, separable, whole
 from planner.orders import Order, Pipeline, Places, improved, peaks, placed, searched
 from planner.pipelines.delays import pipeline_on
 
@@ -12,19 +12,19 @@ SEARCHED, PLACED = "searched", "placed"  # the names of such orders
 _LEAST = 1000  # times that a search from places alone times all passes, at least
 
 
-def reordered(made: PipelineRound, room: int, budget: int) -> PipelineRound | None:
+def reordered(made: Round, room: int, budget: int) -> Round | None:
     """The shortest round with another order that fits, if it is shorter; found by timing so many
     passes."""
     strategy = made.strategy
     found = [
-        PipelineRound(replace(strategy, order=order, named=SEARCHED), made.links)
+        Round(replace(strategy, order=order, named=SEARCHED), made.links)
         for order in _orders(made, room, budget)
     ]
     shorter = [one for one in found if one.device_bytes <= room and one.period_us < made.period_us]
     return min(shorter, key=lambda one: one.period_us, default=None)
 
 
-def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | None:
+def moved(made: Round, room: int, budget: int) -> PipelineStrategy | None:
     """The strategy with shards on other devices, a few of them with microbatches on two; found by
     about as many passes in list schedules. Its modes are those of the round, so it may not fit."""
     strategy = made.strategy
@@ -47,7 +47,7 @@ def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | Non
     return replace(strategy, order=order, named=PLACED)
 
 
-def _pipeline(made: PipelineRound, room: int) -> Pipeline:
+def _pipeline(made: Round, room: int) -> Pipeline:
     """The passes of a round, and the memory that they may take."""
     strategy = made.strategy
     pipeline = _on(strategy.replicas, strategy.halved, made)
@@ -56,7 +56,7 @@ def _pipeline(made: PipelineRound, room: int) -> Pipeline:
     return replace(pipeline, limits=limits)
 
 
-def _on(places: Places, halved: frozenset[int], made: PipelineRound) -> Pipeline:
+def _on(places: Places, halved: frozenset[int], made: Round) -> Pipeline:
     """The round's task with shards in these places."""
     own = made.strategy
     return pipeline_on(
@@ -70,7 +70,7 @@ def _on(places: Places, halved: frozenset[int], made: PipelineRound) -> Pipeline
     )
 
 
-def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
+def _orders(made: Round, room: int, budget: int) -> Iterator[Order]:
     """By exchanges in the order that it has, and, if it is short, from its places alone."""
     strategy, pipeline = made.strategy, _pipeline(made, room)
     shards, modes = strategy.shards, strategy.modes

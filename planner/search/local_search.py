@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.rounds import Round
+from planner.lowering import Round, walked
 from planner.search.descent import descend
 from planner.shards import (
     HELD,
@@ -22,7 +22,6 @@ from planner.shards import (
     Strategy,
     possible,
     settled,
-    slots_of,
 )
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
@@ -112,11 +111,11 @@ def score(made: Round) -> Score:
 def least_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
-    slots = slots_of(strategy)
-    values = [value for value in slots.values if value.bytes]
+    walk = walked(strategy)
+    values = walk.values()[0]
     coming = [(value, value.into) for value in values if value.into]
     leaving = {value.name: value.out for value in values if value.out}
-    ends = list(accumulate(slots.us, initial=0))
+    ends = list(accumulate(walk.us(0), initial=0))
     least = max(
         ends[-1],
         sum(into.us(links) for _, into in coming),

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from planner.inputs import Limits
 from planner.lp import Terms, scratch_bytes
-from planner.rounds import least_bytes
+from planner.lowering import least_bytes
 from planner.shards import (
     SCALARS_BYTES,
     Links,

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.rounds import Cycle, Emitter, Entry, Needs, Orders, settled
 from planner.shards import MicrobatchCost
 from plans.ops import OpName
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
     some: Some | None = None
 
 
-def with_kinds(full: PipelineRound, shapes: Sequence[Shape]) -> Program:
+def with_kinds(full: Round, shapes: Sequence[Shape]) -> Program:
     """The program of the full round whose kinds have these shapes; the first has all
     microbatches."""
     first, *others = (cycle_of(full, shape) for shape in shapes)
@@ -63,7 +63,7 @@ def _kind(tokens: tuple[int, ...], cycle: Cycle) -> RoundKind:
     return RoundKind(tokens, cycle.state.period_us, max(op.end_us for op in ops), ops)
 
 
-def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
+def cycle_of(full: Round, shape: Shape) -> Cycle:
     """The rounds of a shape, in the orders of the full one's streams."""
     orders, entries = full.best[1], _entries(full, shape.kept, shape.costs)
     numbers = {m: number for number, m in enumerate(shape.kept)}
@@ -83,7 +83,7 @@ def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
 
 
 def _prolonged(
-    full: PipelineRound, shape: Shape, mine: Sequence[int], kept: Sequence[Entry], orders: Orders
+    full: Round, shape: Shape, mine: Sequence[int], kept: Sequence[Entry], orders: Orders
 ) -> list[Entry]:
     """The ops with passes that take as much longer as steps do in the mean over the step whose ops
     take the mean of theirs. mine: their positions in the full round."""
@@ -107,7 +107,7 @@ def _prolonged(
 
 
 def _entries(
-    full: PipelineRound, kept: Sequence[int], costs: Sequence[MicrobatchCost]
+    full: Round, kept: Sequence[int], costs: Sequence[MicrobatchCost]
 ) -> list[Entry]:
     """The ops of the full round where these microbatches take so much."""
     own, each = full.strategy, dict(zip(kept, costs, strict=True))

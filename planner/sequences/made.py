@@ -11,10 +11,9 @@ from msgspec import structs
 
 from planner.dispatch import Pool
 from planner.inputs import Effort
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import PipelineStrategy, Round, store
 from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
 from planner.pipelines import ModeProgram, all_fitted, fitted, mode_program
-from planner.rounds import store
 from planner.search import Part
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.mix import Lane, side_by_side
@@ -34,7 +33,7 @@ class Made:
     trial: Trial
     how: How
     arrangement: Arrangement
-    round: PipelineRound
+    round: Round
     program: Program
 
     @property
@@ -122,7 +121,7 @@ def lowered(trial: Trial, how: How, steps: Sequence[int], jobs: int, effort: Eff
         found = program.thrifty(effort)
         if found is None:
             return 0
-        full = PipelineRound(found[1], trial.asked.links)
+        full = Round(found[1], trial.asked.links)
         if full.device_bytes > room:
             return full.device_bytes
     return draft.made(full)
@@ -145,7 +144,7 @@ def lowered_together(
     return every if store(common).bytes <= ways[0][0].asked.host_bytes else None
 
 
-def _full(drafts: Sequence["_Draft"], effort: Effort) -> list[PipelineRound] | None:
+def _full(drafts: Sequence["_Draft"], effort: Effort) -> list[Round] | None:
     """Full rounds in the same modes: the best ones, or those that hold least in the first."""
     asked = drafts[0].trial.asked
     cuts = {cut for draft in drafts for cut in draft.strategy().cuts}
@@ -159,7 +158,7 @@ def _full(drafts: Sequence["_Draft"], effort: Effort) -> list[PipelineRound] | N
     if least is None:
         return None
     tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
-    rounds = [PipelineRound(strategy, asked.links) for strategy in tight]
+    rounds = [Round(strategy, asked.links) for strategy in tight]
     return rounds if max(full.device_bytes for full in rounds) <= room else None
 
 
@@ -206,7 +205,7 @@ class _Draft:
         asked, strategy = self.trial.asked, self.strategy(cuts)
         return mode_program(strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
 
-    def made(self, full: PipelineRound) -> Made:
+    def made(self, full: Round) -> Made:
         """The way with this full round."""
         asked, kinds = self.trial.asked, self.arrangement.kinds
         shapes = [_shape(asked, full, kind, kinds[0], self.lanes) for kind in kinds]
@@ -233,7 +232,7 @@ def _lanes(trial: Trial, kinds: Sequence[Kind]) -> Iterator[Lane]:
 
 
 def _shape(
-    asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, lanes: Sequence[Lane]
+    asked: Asked, full: Round, kind: Kind, largest: Kind, lanes: Sequence[Lane]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round."""
     kept, first = list[int](), 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import Round, PipelineStrategy
 from planner.mixes import Offer, best_mix
 from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, mode_program
@@ -143,7 +143,7 @@ def most_tokens(
         trial = thrifty(asked, Way(mix, {depth: units * ALIGNMENT}), effort, saved=saved)
         if trial is None:
             return False
-        return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
+        return Round(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
 
     if fits(high):
         return wanted
@@ -197,7 +197,7 @@ class Trial:
     def begin_us(self) -> int:
         """About how long a segment takes to begin and to end."""
         links, took = self.asked.links, [0] * self.way.mix.devices
-        stays = PipelineRound(self.strategy, links).walk.stays
+        stays = Round(self.strategy, links).walk.stays
         for device, copy in (*stays.comes(), *stays.goes()):
             if isinstance(copy, Send):
                 took[device] += links.send_us(copy.bytes, device, copy.to)

@@ -144,7 +144,8 @@ class Strategy:
         if role == "batch":
             return self.each * self.costs.batch_bytes
         if role == "tie":
-            return self.each * self.tie_bytes
+            one = self.turn and (self.owner or 0) >= self.block
+            return (1 if one else self.each) * self.tie_bytes
         if role == "saved":
             return self.each * (self.shards[k].offload_bytes or 0)
         return (1 if self.turn and k > self.block else self.each) * self.shards[k].in_bytes
@@ -163,6 +164,11 @@ class Strategy:
     def turn(self) -> bool:
         """True if there is a block of several shards, and more than one microbatch."""
         return self.block < self.last and self.costs.microbatches > 1
+
+    @property
+    def sweeps(self) -> int:
+        """Steps from the first forward to the last backward."""
+        return 2 * self.last + 1 + self.turn
 
     @property
     def bottom(self) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Layout, Problem
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.pipelines.sketch import Sketch
 from planner.search import Candidate
 from planner.shards import Links, TaskCosts
@@ -30,7 +30,7 @@ from tests.support import synthetic
 SECONDS, GB = 120, 2
 
 
-def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
+def round_of(stages: int, microbatches: int) -> tuple[Problem, Round]:
     """The round, not yet laid out."""
     task = synthetic.task("long", layers=stages, steps=2, batch=microbatches, seed=1)
     profile = synthetic.profile(task, usable_bytes=1 << 40, bytes_per_s=10**10)
@@ -38,7 +38,7 @@ def round_of(stages: int, microbatches: int) -> tuple[Problem, PipelineRound]:
     links = Links.of(problem.only.device)
     layout, points = Layout((1,) * stages), tuple(range(stages + 1))
     sketch = Sketch(TaskCosts(task, 1), layout, 1, points, "1f1b", points, 1, links)
-    return problem, PipelineRound(sketch.strategy, links)
+    return problem, Round(sketch.strategy, links)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

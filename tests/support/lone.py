@@ -2,7 +2,7 @@
 
 from planner.builder import assemble, certified
 from planner.inputs.problem import Effort, Problem
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.search.task import Candidate
 from plans.prediction import Bound
 from plans.schema import Plan, Segment

@@ -20,7 +20,7 @@ from support.pipelined import RESIDENT
 from planner.builder import assemble, certified
 from planner.inputs import Layout
 from planner.inputs.problem import Effort, Problem
-from planner.lowering import PipelineRound, PipelineStrategy, whole
+from planner.lowering import Round, PipelineStrategy, whole
 from planner.search.task import Candidate
 from planner.shards.shard_cost import Links
 from plans import prove
@@ -46,7 +46,7 @@ def laid_out(problem: Problem, strategy: PipelineStrategy) -> Plan:
     """The proven plan of a strategy for the only task."""
     count, steps = strategy.devices, strategy.costs.task.steps
     asked = problem.alike(count=count)
-    program = PipelineRound(strategy, Links.of(asked.device)).program()
+    program = Round(strategy, Links.of(asked.device)).program()
     segment = Segment(program.name, tuple(range(count)), steps, 0, duration_us(program, steps))
     made = [Candidate(strategy, (program,))]
     plan = certified(

@@ -7,7 +7,7 @@ from random import Random
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import Round, PipelineStrategy
 from planner.pipelines.modes import Choices
 from planner.sequences.kinds import Shape, cycle_of
 from planner.sequences.mix import Lane, Mix, Passes, mixes, side_by_side
@@ -46,7 +46,7 @@ def alone(strategy: PipelineStrategy, kept: Sequence[int]) -> Plan:
     """The plan whose only rounds are of the kind with these microbatches; nothing is proven yet."""
     costs, count = strategy.costs, len(kept)
     shape = Shape(tuple(kept), (1,) * count, (costs.cut(strategy.cuts),) * count)
-    full = PipelineRound(strategy, piped.LINKS)
+    full = Round(strategy, piped.LINKS)
     task = structs.replace(costs.task, batch=count)
     fewer = replace(strategy, costs=replace(costs, task=task, count=count))
     return piped.planned(fewer, full.program(cycle_of(full, shape)))

@@ -10,7 +10,7 @@ from support import synthetic
 from planner.builder import assemble, certified
 from planner.errors import Infeasible
 from planner.inputs import Effort, Layout, Problem
-from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
+from planner.lowering import Round, PipelineStrategy, separable, whole
 from planner.orders import (
     NAMED,
     Cost,
@@ -174,7 +174,7 @@ def _order(
 def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:
     """Its plan, or with another program, on devices just as large as its round says; nothing is
     proven yet."""
-    made = PipelineRound(strategy, LINKS)
+    made = Round(strategy, LINKS)
     program, task = other or made.program(), strategy.costs.task
     profile = synthetic.profile(task, usable_bytes=made.device_bytes)
     problem = Problem.of(profile, devices=strategy.devices, device_bytes=None, host_bytes=None)

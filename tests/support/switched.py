@@ -9,7 +9,7 @@ from support.texted import Packed, sized, tabled, text_task
 
 from planner.builder import assemble, certified
 from planner.inputs import Effort, Problem
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.search import Candidate
 from planner.sequences.made import in_common
 from planner.sequences.mix import Lane, Passes, side_by_side
@@ -45,7 +45,7 @@ def _plan(turns: Sequence[tuple[int, int]]) -> Plan:
     """The plan for a made-up task."""
     task = synthetic.task("a", layers=LAYERS, batch=8)
     made = [
-        PipelineRound(replace(strategy, modes=MODES), piped.LINKS)
+        Round(replace(strategy, modes=MODES), piped.LINKS)
         for way in WAYS
         for lanes in ([Lane(d, n, TaskCosts(task, 1, count=n)) for d, n in way],)
         if (strategy := side_by_side(lanes, piped.LINKS, CUTS, Passes("1f1b"), 2, CUTS))

@@ -16,7 +16,7 @@ from support.pipelined import RESIDENT
 from support.same import assert_same
 
 from executor import run
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.pipelines.reorder import moved
 from planner.shards.shard_cost import Links
 
@@ -38,7 +38,7 @@ def test_shards_on_devices_that_a_search_found() -> None:
     way = case.way(
         ((0,),) * (layers - 1) + ((1,),), lambda: RESIDENT, partial(greedy, rng=random.Random(0))
     )
-    made = PipelineRound(strategy_of(way), Links.of(case.problem.alike(count=2).device))
+    made = Round(strategy_of(way), Links.of(case.problem.alike(count=2).device))
     found = moved(made, 1 << 26, 20_000)
     assert found
     assert max(map(len, found.replicas)) == 2

@@ -23,7 +23,7 @@ from executor.workload.task import Task
 from planner.inputs import Layout
 from planner.inputs.problem import Problem
 from planner.pipelines.sketch import ZERO_BUBBLE, Sketch
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Activations, Mode

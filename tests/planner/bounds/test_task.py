@@ -16,7 +16,7 @@ from planner.bounds.named import named_bounds
 from planner.bounds.task import phase_us, task_bound, task_bounds
 from planner.errors import Infeasible
 from planner.inputs.problem import Effort
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.rounds import hydra
 from planner.shards.costs import TaskCosts, sizes
 from profiles.schema import LayerCost, Link, Rate
@@ -190,7 +190,7 @@ def test_layers_without_transients_have_a_bound() -> None:
 @given(st.integers(0, 10**6))
 def test_no_round_on_several_devices_beats_a_bound(seed: int) -> None:
     """Whatever runs where and in which order, in any modes, on devices just large enough."""
-    made = PipelineRound(piped.drawn(Random(seed)), piped.LINKS)
+    made = Round(piped.drawn(Random(seed)), piped.LINKS)
     strategy = made.strategy
     assume(strategy.devices > 1)
     one = task_bound(
@@ -215,7 +215,7 @@ def test_fill_and_drain_is_reached_without_weights_to_send(batch: int, devices: 
     for cost in task.batches:
         each = [tuple(range(min(devices, batch // cost.microbatch)))]
         one = piped.piped(task, (0, 3), each, "gpipe", microbatch=cost.microbatch)
-        periods.append(PipelineRound(one, piped.LINKS).period_us)
+        periods.append(Round(one, piped.LINKS).period_us)
     bound = task_bound(task, effort(), piped.LINKS, 1 << 40, devices=devices).us("fill-and-drain")
     assert bound <= min(periods) <= bound * 1.3
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from support import piped, synthetic
 
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.shards import Mode
 from plans import InvalidPlan, prove
 
@@ -33,13 +33,13 @@ def test_no_device_is_larger_than_it_must_be(seed: int) -> None:
 
 def four_layers(
     *modes: Mode, norms: bool = False, places: tuple[tuple[int, ...], ...]
-) -> PipelineRound:
+) -> Round:
     """Four equal layers in four microbatches, each a shard, in order 1f1b."""
     task = synthetic.task("a", layers=4, heterogeneous=False, norms=norms)
-    return PipelineRound(piped.piped(task, (0, 1, 2, 3, 4), places, "1f1b", modes), piped.LINKS)
+    return Round(piped.piped(task, (0, 1, 2, 3, 4), places, "1f1b", modes), piped.LINKS)
 
 
-def counted(made: PipelineRound) -> Counter[str]:
+def counted(made: Round) -> Counter[str]:
     """The round's ops by kind."""
     return Counter(op.name.kind for op in made.program().round)
 
@@ -82,7 +82,7 @@ def test_norms_go_around_in_the_order_of_notes() -> None:
 
 def test_a_round_asked_again_gives_the_same_program() -> None:
     """To the names of the copies before the first round and after the last."""
-    made = PipelineRound(piped.drawn(Random(0)), piped.LINKS)
+    made = Round(piped.drawn(Random(0)), piped.LINKS)
     assert made.program() == made.program()
 
 
@@ -91,7 +91,7 @@ def test_a_device_has_room_for_two_gradients_of_others(replicas: int) -> None:
     """However many replicas there are, beside those that others are added to."""
     task = synthetic.task("a", layers=1, batch=6)
     one = piped.piped(task, (0, 1), [tuple(range(replicas))], "1f1b")
-    values = [value for own in PipelineRound(one, piped.LINKS).walk.values() for value in own]
+    values = [value for own in Round(one, piped.LINKS).walk.values() for value in own]
     held = Counter(value.space for value in values if value.name.startswith("o"))
     assert held[str(one.homes[0])] == max(held.values()) == 2
 
@@ -101,7 +101,7 @@ def test_a_tight_round_needs_less() -> None:
     task = synthetic.task("a", layers=1, batch=2, param_bytes=1 << 20, boundary_bytes=1 << 10)
     one = piped.piped(task, (0, 1), [(0, 1)], "gpipe", [Mode("resident", "device-streamed")])
     slabs = [
-        max(memory.slab_bytes for memory in PipelineRound(way, piped.LINKS).memory)
+        max(memory.slab_bytes for memory in Round(way, piped.LINKS).memory)
         for way in (one, replace(one, tight=True))
     ]
     assert slabs[0] - slabs[1] >= one.shards[0].grad_bytes

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from support import piped, synthetic
 
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import Round, PipelineStrategy
 from planner.pipelines.delays import Delays
 from planner.shards import Mode
 from profiles.schema import Task
@@ -80,7 +80,7 @@ def test_no_wait_is_much_longer_than_a_round() -> None:
     over = 0
     for seed in range(200):
         one = piped.drawn(Random(seed))
-        found, period = delays(one), PipelineRound(one, piped.LINKS).period_us
+        found, period = delays(one), Round(one, piped.LINKS).period_us
         trained = [k for k, shard in enumerate(one.shards) if shard.grad_bytes]
         backs = [found.back_us(k, k, one.modes[k]) for k in trained]
         assert found.span_us <= period, seed

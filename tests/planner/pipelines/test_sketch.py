@@ -7,7 +7,7 @@ from msgspec import structs
 from support import piped, synthetic
 
 from planner.inputs import Layout, layouts, parse_layout
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.orders import NAMED
 from planner.pipelines.sketch import Sketch, promising, sketches
 from profiles.schema import Task
@@ -26,7 +26,7 @@ def test_no_round_is_shorter_than_the_bound(layout: str, order: str) -> None:
         made = synthetic.task("a", layers=8, seed=seed, param_bytes=64, boundary_bytes=64)
         task = piped.halving(made) if seed % 2 else made
         for one in looked_at(task, layout, [order]):
-            assert one.bound_us <= PipelineRound(one.strategy, piped.LINKS).period_us
+            assert one.bound_us <= Round(one.strategy, piped.LINKS).period_us
 
 
 def test_stages_lie_on_their_devices() -> None:

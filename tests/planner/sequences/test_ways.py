@@ -9,7 +9,7 @@ from support import synthetic
 from support.texts import text_task
 
 from planner.inputs import Effort, Kind
-from planner.lowering import PipelineRound
+from planner.lowering import Round
 from planner.packing.asked import Asked
 from planner.sequences.mix import Mix
 from planner.sequences.ways import FINEST, Way, tried, ways
@@ -38,7 +38,7 @@ def graphs_stay(one: Asked, tokens: int) -> bool:
         for held in HELD
         if held[0] != "streamed"
     ]
-    rounds = [PipelineRound(replace(trial.strategy, modes=own), one.links) for own in modes]
+    rounds = [Round(replace(trial.strategy, modes=own), one.links) for own in modes]
     return min(full.device_bytes for full in rounds) <= one.kind.device_bytes
 
 

@@ -20,14 +20,11 @@ from typing import Protocol
 
 from msgspec import structs
 
+from planner.lowering.walk import Walk, walked
 from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
-from planner.shards import Planned, Slots, Strategy, Value, extent, pack, slots_of
+from planner.shards import Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer
 from profiles.codec import align
-
-PLENTY = 1 << 62
-"""Bytes that no host has: where its memory does not matter."""
-
 
 @dataclass(frozen=True)
 class Store:
@@ -78,7 +75,7 @@ def store(strategy: Strategy | Waiting) -> Store:
         "host",
     )
     if isinstance(strategy, Strategy):
-        scratch = Scratch.of(slots_of(strategy)).buffers
+        scratch = Scratch.of(walked(strategy)).buffers
     else:
         scratch = pack(strategy.waiting(), "host")
     base = extent(held)
@@ -89,7 +86,7 @@ def store(strategy: Strategy | Waiting) -> Store:
 def fitted(strategy: Strategy, room: int) -> Strategy | None:
     """The strategy with what waits on the host in what `room` bytes leave for it beside what is
     kept there; None when it does not fit."""
-    left, waiting = room - kept_bytes(strategy), _Waiting(slots_of(strategy))
+    left, waiting = room - kept_bytes(strategy), _Waiting(walked(strategy))
     if sum(value.bytes for value in waiting.values()) <= left:
         return replace(strategy, host_bytes=None) if strategy.host_bytes is not None else strategy
     return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
@@ -98,7 +95,7 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
 def least_bytes(strategy: Strategy | Waiting) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, Strategy):
-        return kept_bytes(strategy) + _Waiting(slots_of(strategy)).least().bytes
+        return kept_bytes(strategy) + _Waiting(walked(strategy)).least().bytes
     return store(strategy).bytes
 
 
@@ -112,15 +109,15 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, slots: Slots) -> "Scratch":
-        waiting = _Waiting(slots)
-        if slots.strategy.host_bytes is None:
+    def of(cls, walk: Walk) -> "Scratch":
+        waiting = _Waiting(walk)
+        if walk.strategy.host_bytes is None:
             values = waiting.values()
             ends = accumulate((value.bytes for value in values), initial=0)
             placed = zip(values, ends, strict=False)
             buffers = tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
             return cls(buffers, {}, tuple(sorted(grad.number for grad, _ in waiting.grads)))
-        layout = waiting.stretched(slots.strategy.host_bytes)
+        layout = waiting.stretched(walk.strategy.host_bytes)
         order = sorted((life.last, life.value.number) for life in layout.placed if _is_grad(life))
         return cls(layout.buffers, layout.before, tuple(k for _, k in order))
 
@@ -135,9 +132,11 @@ class _Waiting:
     grads: of shards updated on the host, in the order in which they come.
     """
 
-    def __init__(self, slots: Slots) -> None:
-        self.slots, self.costs, self.parts = slots, slots.strategy.costs, slots.strategy.parts
-        out = [(value, value.out) for value in slots.values if value.out and value.bytes]
+    def __init__(self, walk: Walk) -> None:
+        self.costs, self.parts = walk.strategy.costs, walk.strategy.parts
+        self.count = walk.lives.count[0]
+        out = [(value, value.out) for value in walk.values()[0] if value.out]
+        out.sort(key=lambda pair: (pair[0].number, pair[0].role))
         self.grads = [pair for pair in out if pair[0].role == "grad"][::-1]
         self.aside = [pair for pair in out if pair[0].role in ("x", "saved")]
 
@@ -151,7 +150,7 @@ class _Waiting:
         norms = align(self.costs.task.norm_bytes)
         if self.grads and norms:
             name = f"{self.costs.task.name}.norm"
-            every.append(Value(name, norms, 0, self.slots.count - 1, space="host"))
+            every.append(Value(name, norms, 0, self.count - 1, space="host"))
         return every
 
     def _gradient(self, place: int, grads: int) -> Value:
@@ -160,7 +159,7 @@ class _Waiting:
         last = out.again - 1
         if 0 < grads < count:
             laps, at = divmod(place + grads, count)
-            last = min(last, self.grads[at][1].made + laps * self.slots.count - 1)
+            last = min(last, self.grads[at][1].made + laps * self.count - 1)
         return self._hosted(value, align(out.bytes), out.made, last)
 
     def _hosted(self, value: Value, size: int, first: int, last: int, parts: int = 1) -> Value:
@@ -191,8 +190,8 @@ class _Waiting:
                     ledger.live(life, life.first, min(stay[life.value.name], life.last + longer))
                 longer *= 2
 
-        return stretched(self.values(counts[few - 1]), self.slots.count, room, stretch)
+        return stretched(self.values(counts[few - 1]), self.count, room, stretch)
 
     def _laid(self, grads: int) -> Slab:
         """The waiting values, with so many gradients at a time."""
-        return Slab(map(Life.of, self.values(grads)), self.slots.count)
+        return Slab(map(Life.of, self.values(grads)), self.count)
