@@ -1,6 +1,7 @@
 """A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
 
 from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
+from planner.lowering.moves import computing
 from planner.lowering.round import Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
@@ -12,6 +13,7 @@ __all__ = [
     "PipelineStrategy",
     "Store",
     "Waiting",
+    "computing",
     "fitted",
     "gathered",
     "kept_bytes",

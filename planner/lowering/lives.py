@@ -61,8 +61,6 @@ class Lives:
     def end(self, device: int) -> int:
         """The last turn of the step that a device is at."""
         own, now = self.steps[device], self.now[device]
-        if isinstance(own, range):
-            return 1 << 60
         while now + 1 < len(own) and own[now + 1] == own[now]:
             now += 1
         return now
@@ -94,7 +92,6 @@ class Lives:
         slot = self.held.pop((device, item.name, microbatch))
         ring.free.append((slot, turn))
         first, last = ring.lives[slot]
-        turn = min(turn, self.end(device)) if after else turn
         ring.lives[slot] = first, max(last, turn)
 
     def use(

@@ -26,6 +26,8 @@ from planner.lowering.host_bytes import Scratch
 from planner.lowering.link_windows import Clock
 from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.moves import computing
+from planner.lowering.turns import turns
 from planner.lowering.walk import Walk, walked
 from planner.rounds import (
     Cycle,
@@ -64,14 +66,15 @@ class Round:
     def walk(self) -> Walk:
         if isinstance(self.strategy, Strategy):
             return walked(self.strategy)
-        return Walk(self.strategy, self.links)
+        return Walk(self.strategy, turns(self.strategy, self.links), self.links.node)
 
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
         if isinstance(self.strategy, Strategy):
-            values = self.walk.values()[0]
-            return [lay_out(Clock(self.strategy, self.walk.us(0), self.links, values), self.room)]
+            walk = self.walk
+            us = computing(self.strategy, walk.stays.turns[0])
+            return [lay_out(Clock(self.strategy, us, self.links, walk.values()[0]), self.room)]
         pairs = zip(self.walk.values(), self.walk.stays.count, strict=True)
         return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
 
@@ -210,7 +213,7 @@ class Round:
         state, orders = self.best
         own, stays = self.strategy, self.walk.stays
         emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
-        comes = list(stays.comes())
+        comes = list(stays.comes(self.links))
         for at in sorted(orders.moved):  # rounds load these for the next one
             (_, name), k = next(iter(self.entries[at].writes.items())), self.entries[at].name.number
             device = self.entries[at].stream.device

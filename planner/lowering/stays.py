@@ -13,7 +13,7 @@ from planner.lowering.lives import Lives
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send
-from planner.shards import Into, Links, Out, ShardCost, Strategy, Value
+from planner.shards import Links, ShardCost, Strategy, Value
 from plans.schema import Role
 
 
@@ -28,30 +28,27 @@ class Stay(NamedTuple):
 
 
 class Stays:
-    """The stays of all shards on all devices. count: the turns of each device."""
+    """The stays of all shards on all devices. turns: those that compute, by device."""
 
-    def __init__(self, strategy: PipelineStrategy, links: Links, turns: Sequence[Turn]) -> None:
-        self.strategy, self.links = strategy, links
-        own: list[list[Turn]] = [[] for _ in range(strategy.devices)]
-        for turn in turns:
-            if computes(strategy, turn):
-                own[turn.device].append(turn)
-        self.turns = own
-        self.count = [len(mine) for mine in own]
-        self.starts = [_starts(mine) for mine in own]
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, turns: Sequence[Sequence[Turn]]
+    ) -> None:
+        self.strategy, self.turns = strategy, turns
+        self.count = [len(own) for own in turns]
+        self.starts = [_starts(own) for own in turns]
         self.of: dict[tuple[int, int], list[Stay]] = {}
-        self.late: dict[int, int] = {}  # turns of updates that parameters wait for
-        for device, mine in enumerate(own):
+        for device, own in enumerate(turns):
             used: dict[int, list[int]] = {}
-            for at, turn in enumerate(mine):
-                late = isinstance(strategy, Strategy) and strategy.costs.noted and turn.kind == "U"
+            late: dict[int, int] = {}  # updates behind all norms, which parameters stay for
+            for at, turn in enumerate(own):
                 for k in self.needs(turn):
-                    if late and self.strategy.modes[k].params == "streamed":
-                        self.late[k] = at
+                    waits = strategy.stretches and strategy.costs.noted and turn.kind == "U"
+                    if waits and strategy.modes[k].params == "streamed":
+                        late[k] = at
                     else:
                         used.setdefault(k, []).append(at)
             for k, places in used.items():
-                self.of[device, k] = list(self._stays(device, k, places))
+                self.of[device, k] = list(self._stays(device, k, places, late.get(k)))
 
     def needs(self, turn: Turn) -> Sequence[int]:
         """The shards whose parameters a turn needs: its own, and the owner of tied ones."""
@@ -62,13 +59,13 @@ class Stays:
         tied = turn.shard in self.strategy.holders and turn.kind != "U"
         return (turn.shard, self.strategy.owner or 0) if tied else (turn.shard,)
 
-    def _stays(self, device: int, k: int, used: list[int]) -> Iterator[Stay]:
+    def _stays(self, device: int, k: int, used: list[int], late: int | None) -> Iterator[Stay]:
         mode, name = self.strategy.modes[k], f"s{k}.param"
         if mode.params == "resident":
             yield Stay(name, 0, self.count[device], 0)
             return
         runs = [(used[0], used[-1])] if mode.params == "kept" else _runs(used)
-        runs[-1] = runs[-1][0], self.late.get(k, runs[-1][1])
+        runs[-1] = runs[-1][0], late or runs[-1][1]
         for number, (first, last) in enumerate(runs):
             own = f"{name}.{number}" if number else name
             yield Stay(own, first, last, self.before(device, first))
@@ -76,7 +73,7 @@ class Stays:
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
         then."""
-        if isinstance(self.strategy, Strategy):
+        if self.strategy.stretches:
             return turn
         earlier = [start for start in self.starts[device] if start <= turn][:-1]
         return earlier[-1] if earlier else -1
@@ -104,15 +101,15 @@ class Stays:
             if mode.update == "device":
                 yield home, k, "state"
 
-    def comes(self) -> Iterator[tuple[int, Copy | Send]]:
+    def comes(self, links: Links) -> Iterator[tuple[int, Copy | Send]]:
         """Copies to the devices before the first round. What changes is in the store of its home's
         node alone: a device of every other node gets it from there, and sends it on."""
         has: dict[tuple[int, int], int] = {}  # by node and shard the device that sends
         for device, k, role in self._lasting():
-            shard, node = self.strategy.shards[k], self.links.node_of(device)
+            shard, node = self.strategy.shards[k], links.node_of(device)
             home = self.strategy.homes[k]
             source = has.setdefault((node, k), device)
-            if not shard.grad_bytes or node == self.links.node_of(home):
+            if not shard.grad_bytes or node == links.node_of(home):
                 yield device, copied(shard, k, "P", role)
             else:
                 source, name = home if source == device else source, f"s{k}.{role}"
@@ -125,74 +122,25 @@ class Stays:
             if device == self.strategy.homes[k] and self.strategy.shards[k].grad_bytes:
                 yield device, copied(self.strategy.shards[k], k, "S", role)
 
-    def moves(self, lives: Lives) -> None:
-        """Note when parameters, state and gradients of one device come and go."""
-        s, count = self.strategy, lives.count[0]
-        turns = self.turns[0]
-        ends, firsts, starts, ups = dict[int, int](), dict[int, int](), dict[int, int](), dict[int, int]()
-        for turn in turns:
-            for k in range(turn.shard, s.last + 1) if turn.kind == "block" else (turn.shard,):
-                firsts.setdefault(k, turn.step)
-                if turn.kind == "F":
-                    ups[k] = turn.step
-                if turn.kind in ("B", "block"):
-                    starts.setdefault(k, turn.step)
-                    ends[k] = turn.step
-        self.ends, sweeps = ends, max(ends.values()) + 1
-        updates = ends | {turn.shard: turn.step for turn in turns if turn.kind == "U"}
-        for k, (shard, mode) in enumerate(zip(s.shards, s.modes, strict=True)):
-            free = updates[k] + 1 - count
-            if s.costs.noted and mode.update == "host" and shard.grad_bytes:
-                free = sweeps - count
-            streams = mode.update == "device-streamed" and shard.grad_bytes > 0
-            state = f"s{k}.state"
-            if mode.spilled:
-                size, made, back = s.costs.microbatches * shard.in_bytes, ups[k - 1], ends[k]
-                lives.out[0, f"x{k}"] = Out(made, back, size, steady=True)
-                lives.into[0, f"x{k}b"] = Into(back, size, made + 2, f"x{k}", steady=True)
-            if mode.activations == "offload":
-                size = s.costs.microbatches * (shard.offload_bytes or 0)
-                lives.out[0, f"a{k}"] = Out(ups[k], ends[k], size, steady=True)
-                lives.into[0, f"a{k}b"] = Into(ends[k], size, ups[k] + 1, f"a{k}", steady=True)
-            if mode.update == "device-streamed":
-                lives.into[0, state] = Into(updates[k], shard.state_bytes, free, state)
-                if streams:
-                    lives.out[0, state] = Out(updates[k], updates[k] + count, shard.state_bytes)
-            if mode.update == "host":
-                again = firsts[k] + count
-                lives.out[0, f"s{k}.grad"] = Out(ends[k], again, shard.grad_bytes, shard.update_host_us)
-            if mode.params == "resident":
-                continue
-            stays = self.of[0, k]
-            after = f"s{k}.grad"
-            if streams:
-                after = state
-                if not shard.cast:
-                    after = stays[-1].name
-                    lives.out[0, after] = Out(updates[k], firsts[k] + count, shard.param_bytes)
-            for stay in stays:
-                need = turns[stay.first].step
-                into = Into(need, shard.param_bytes, free, after, cast=shard.cast)
-                lives.into[0, stay.name] = into
-                free, after = need + 1, ""
-
     def values(self, lives: Lives) -> Iterator[Value]:
         """Parameters, and what is there all the time beside them."""
         shards = self.strategy.shards
         for (device, k), stays in self.of.items():
             for stay in stays:
                 size = shards[k].param_bytes
-                span = lives.step(device, stay.since) if stay.since >= 0 else stay.since, lives.step(device, stay.last)
-                yield lives.value(device, stay.name, size, "param", k, *span)
+                since = lives.step(device, stay.since) if stay.since >= 0 else stay.since
+                last = lives.step(device, stay.last)
+                yield lives.value(device, stay.name, size, "param", k, since, last)
         for device, k, role in self._lasting():
             if role == "state":
                 last = lives.count[device]
                 yield lives.value(device, f"s{k}.state", shards[k].state_bytes, role, k, 0, last)
+        norms = self.strategy.costs.task.norm_bytes
         for device, last in enumerate(lives.count):
-            yield lives.value(device, "norm", self.strategy.costs.task.norm_bytes, "norm", 0, 0, last)
+            yield lives.value(device, "norm", norms, "norm", 0, 0, last)
 
 
-def computes(strategy: PipelineStrategy, turn: Turn) -> bool:
+def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
     """True for a turn of its device's compute stream; updates on the host are none."""
     return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
 

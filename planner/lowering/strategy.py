@@ -29,6 +29,9 @@ class PipelineStrategy:
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
 
+    stretches = False
+    ring = 2
+
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
         return self.costs.cut(self.cuts).shards

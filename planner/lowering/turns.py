@@ -22,7 +22,7 @@ class Turn(NamedTuple):
     step: of its device, -1 where each turn is one."""
 
     device: int
-    kind: Literal["F", "B", "I", "W", "R", "N", "U", "block"]
+    kind: Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
     shard: int
     number: int
     each: int = 1
@@ -52,7 +52,8 @@ def sweep(s: Strategy) -> list[Turn]:
     found, noted, last, final = list[Turn](), s.costs.noted, s.last, s.parts - 1
 
     def add(kind: Literal["F", "B", "N", "U"], k: int, m: int, step: int) -> None:
-        found.append(Turn(0, kind, k, m, 1 if s.in_block(k) else s.each, step))
+        each = s.each if kind in "FB" and not s.in_block(k) else 1
+        found.append(Turn(0, kind, k, m, each, step))
 
     def down(k: int, m: int, step: int) -> None:
         add("B", k, m, step)

@@ -9,67 +9,48 @@ back lies in d. What a forward packed is a.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.stays import Stays, computes, copied
+from planner.lowering.moves import Moves
+from planner.lowering.stays import Stays, computes
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, sweep, turns
+from planner.lowering.turns import Turn, sweep
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
 from planner.shards import Links, Strategy, Value, backward_us, forward_us, pass_us
 from plans.schema import Role
 from profiles.schema import Rate
 
-_NONE = Rate(1, 0)
-NO_LINKS = Links(_NONE, _NONE, _NONE, _NONE)
-
 
 class Walk:
-    """The visits of a round and the values of every device; lives only while they are made."""
+    """The visits of a round and the values of every device; lives only while they are made. node:
+    the devices of a node."""
 
-    def __init__(self, strategy: PipelineStrategy | Strategy, links: Links = NO_LINKS) -> None:
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, every: Sequence[Turn], node: int | None = None
+    ) -> None:
         self.strategy, self.shards = strategy, strategy.shards
-        self.alone = isinstance(strategy, Strategy)
-        every = sweep(strategy) if self.alone else turns(strategy, links)
-        self.stays = Stays(strategy, links, every)
-        if self.alone:
-            steps = [[turn.step for turn in own] for own in self.stays.turns]
-        else:
-            steps = [range(count) for count in self.stays.count]
-        self.lives = Lives(steps)
-        if self.alone:
-            self.stays.moves(self.lives)
-        self.updates = Updates(strategy, links, self.lives, self.stays)
-        self.back: dict[tuple[str, int], Item] = {}  # what came back from the host
+        own: list[list[Turn]] = [[] for _ in range(strategy.devices)]
+        for turn in every:
+            if computes(strategy, turn):
+                own[turn.device].append(turn)
+        self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)])
+        self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        parts = range(strategy.parts) if isinstance(strategy, Strategy) else ()
-        first = [self._batch(Turn(0, "F", 0, m)) for m in parts]
-        self.visits = first + [visit for turn in every for visit in self._visits(turn)]
-
-    def us(self, device: int) -> list[int]:
-        """µs that each step of a device computes."""
-        found, s = [0] * self.lives.count[device], self.strategy
-        for turn in self.stays.turns[device]:
-            k, each = turn.shard, turn.each
-            shard, mode = self.shards[k], s.modes[k]
-            match turn.kind:
-                case "F":
-                    us = each * forward_us(shard, mode)
-                case "block":
-                    pairs = [(self.shards[j], s.modes[j]) for j in range(k, s.last + 1)]
-                    us = sum(forward_us(*pair) for pair in pairs[:-1])
-                    us = each * (us + sum(backward_us(*pair) for pair in pairs))
-                case "N":
-                    us = shard.norm_us
-                case "U":
-                    us = shard.update_device_us
-                case _:
-                    us = each * pass_us(shard, mode, turn.kind)
-            found[turn.step] += us
-        return found
+        self.visits, batches = list[Visit](), list[Turn]()
+        if isinstance(strategy, Strategy):
+            stays = [self.stays.of[0, k] for k in range(strategy.last + 1)]
+            Moves(strategy, own[0], self.lives).note(stays, self.lives.steps[0])
+            # All come first, and stay.
+            batches = [Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts)]
+            self.visits += map(self._batch, batches)
+        for turn in every:
+            self.visits += self._visits(turn)
+        for turn in batches:
+            self.lives.give(0, self._batch_of(turn.number), turn.number)
 
     def values(self) -> list[list[Value]]:
         """The values of every device."""
@@ -81,11 +62,12 @@ class Walk:
 
     def _visits(self, turn: Turn) -> Iterator[Visit]:
         if turn.kind == "block":
-            yield from self._block(turn)
+            yield self._block(turn)
         elif turn.kind in "RNU":
             yield self.updates.visit(turn)
         else:
-            if not self.alone and turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI"):
+            first = turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI")
+            if first and not self.strategy.stretches:
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
@@ -99,39 +81,33 @@ class Walk:
             self.strategy.where[self.strategy.last, m],
         )
         takes = [self._send(turn, batch, name, there)] if there != device else []
-        each = self.strategy.each if self.alone else 1
-        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=each)
+        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=turn.each)
 
-    def _block(self, turn: Turn) -> Iterator[Visit]:
+    def _block(self, turn: Turn) -> Visit:
         """All microbatches but the last through the shards of the block, as one op."""
         device, s, inner = turn.device, self.strategy, list[Visit]()
-        inside = s.owner is not None and s.owner >= turn.shard  # gradients of one microbatch wait
-        for k in range(turn.shard, s.last + 1):
-            for m in range(s.parts):
-                one = Turn(device, "F", k, m)
-                if k > turn.shard and not m:
-                    self.lives.take(device, self._boundary("x", k, m), m)
-                at = self._uses(one)
+        members, parts = range(turn.shard, s.last + 1), range(turn.number + 1)
+        within = s.owner in members  # the gradients of one microbatch wait for it
+        ties = [self._tie(turn.shard, m) for m in (parts[:1] if within else parts) if s.holders]
+        inside = [*(self._boundary("x", k, 0) for k in members[1:]), *ties[: int(within)]]
+        for item in inside:
+            self.lives.take(device, item, 0)
+        for m, tie in enumerate(ties if not within else ()):
+            self.lives.take(device, tie, m)
+        for k in members:
+            grad = self.updates.grad(device, k) if self.shards[k].grad_bytes else ""
+            for m in parts:
+                at = self._uses(Turn(device, "F", k, m))
+                at["grad"] = grad
                 if k > turn.shard:
-                    at["x"] = f"x{k}.0"
-                if self.shards[k].grad_bytes:
-                    at["grad"] = self.updates.grad(device, k)
+                    at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
                 if self.shards[k].tie:
-                    tie = self._tie(k, m)
-                    own = 0 if inside else m
-                    at["tie"] = self.lives.find(device, tie, own) or self.lives.take(device, tie, own)
+                    at["tie"] = self.lives.find(device, ties[0], 0 if within else m) or ""
                 inner.append(Visit(k, m, "F", at))
-        for k in range(turn.shard + 1, s.last + 1):
-            self.lives.give(device, self._boundary("x", k, 0), 0)
-        if inside:
-            self.lives.give(device, self._tie(s.owner, 0), 0)
-        for m in range(turn.number):
-            self.used[device, m] += 1 + (turn.shard == 0 < s.last)
+        for item in inside:
+            self.lives.give(device, item, 0)
         loads = self.stays.loads(turn, self.lives.now[device])
-        yield Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
-
-    def _tie(self, k: int, m: int) -> Item:
-        return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
+        return Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
 
     def _forward(self, turn: Turn) -> Visit:
         device, _, k, m, *_ = turn
@@ -144,18 +120,18 @@ class Walk:
             at["y"] = self.lives.take(device, y, m)
             takes.append(self._send(turn, x, at["y"], there))
             self.lives.give(device, y, m, 1)
+        if there == device and self.strategy.modes[k + 1].spilled:
+            takes.append(_waiting("S", x, at["y"], m))
         for item in self._waits(k, m):
+            after = 1 - self.strategy.stretches
             if item.role == "saved":
                 at["saved"] = self.lives.take(device, item, m)
+                after = self.strategy.ring - 1
+                if self.strategy.stretches:
+                    after = min(after, self.lives.end(device) - self.lives.now[device])
+            if item.role == "saved" or self.strategy.where[k - 1, m] != device:
                 takes.append(_waiting("S", item, at[item.role], m))
-                self.lives.give(device, item, m, self.strategy.ring - 1 if self.alone else 1)
-            elif self.alone:
-                self.lives.give(device, item, m)
-            else:
-                takes.append(_waiting("S", item, at[item.role], m))
-                self.lives.give(device, item, m, 1)
-        if self.alone and k + 1 < self.strategy.last and self.strategy.modes[k + 1].spilled:
-            takes.append(_waiting("S", x, at["y"], m))
+            self.lives.give(device, item, m, after)
         return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
 
     def _backward(self, turn: Turn) -> Visit:
@@ -164,22 +140,16 @@ class Walk:
         now, takes = self.lives.now[device], list[Copy | Send]()
         brings: list[Copy | Send] = [*self.stays.loads(turn, now)]
         shard, mode = self.shards[k], self.strategy.modes[k]
-        if self.alone and not self.strategy.costs.noted and mode.update == "device-streamed":
-            if turn.step == self.stays.ends[k] and now == self.lives.begin(device):
-                brings.append(copied(shard, k, "P", "state"))
-        if kind != "W":
+        if self.strategy.stretches and mode.update == "device-streamed" and shard.grad_bytes:
+            brings += self.updates.state(turn)
+        for item in self._waits(k, m) if kind != "W" else ():
             since = self.stays.before(device, now)
-            for item in self._waits(k, m):
-                if self.alone:
-                    since = self.lives.begin(device)
-                    if item.role == "saved":
-                        since = max(since, now - self.strategy.ring + 1)
-                own = item
-                if self.alone:
-                    own = item._replace(name=f"{item.name}b")
-                name = self.lives.take(device, own, m, since)
-                brings.append(_waiting("P", item, name, m))
-                self.back[item.name, m] = own
+            if self.strategy.stretches:
+                since = self.lives.begin(device)
+                if item.role == "saved":
+                    since = max(since, now - self.strategy.ring + 1)
+            name = self.lives.take(device, self._down(item), m, since)
+            brings.append(_waiting("P", item, name, m))
         at = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
@@ -193,7 +163,8 @@ class Walk:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
         device, _, k, m, *_ = turn
         if k < self.strategy.last:
-            for item in (self._here(self._boundary(letter, k + 1, m), m) for letter in "dgx"):
+            for letter in "dgx":
+                item = self._down(self._boundary(letter, k + 1, m))
                 if name := self.lives.find(device, item, m):
                     at["dy"] = name
                     self.lives.give(device, item, m)
@@ -230,17 +201,13 @@ class Walk:
         device, _, k, m, *_ = turn
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
         if k and (split or where[k - 1, m] != device):
-            self.lives.give(device, self._boundary("x", k, m), m, int(not split))
+            self.lives.give(device, self._down(self._boundary("x", k, m)), m, int(not split))
         if self.strategy.modes[k].activations == "offload":
-            self.lives.give(device, self._here(self._packed(k, m), m), m)
-        if k in (0, last):
+            self.lives.give(device, self._down(self._packed(k, m)), m)
+        if k in (0, last) and not self.strategy.stretches:
             self.used[device, m] += 1
-            done = self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m])
-            if done and not self.alone:
+            if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
                 self.lives.give(device, self._batch_of(m), m)
-            elif done and m == self.strategy.parts - 1:
-                for each in range(self.strategy.parts):
-                    self.lives.give(device, self._batch_of(each), each)
 
     def _uses(self, turn: Turn) -> dict[Role, str]:
         """Parameters, input and batch of a pass, where they are on its device."""
@@ -250,18 +217,19 @@ class Walk:
             role: self.stays.at(device, shard, self.lives.now[device]).name
             for role, shard in zip(roles, self.stays.needs(turn), strict=False)
         }
-        for one in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
-            item = self._here(one, m)
-            if name := self.lives.find(device, item, m):
+        for item in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
+            own = self._down(item) if turn.kind in "BIW" else item
+            if name := self.lives.find(device, own, m):
                 at[item.role] = name
         return at
 
     def _batch_of(self, m: int) -> Item:
         return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
 
-    def _here(self, item: Item, m: int) -> Item:
-        """The item as it is on the device, where it may have come back from the host."""
-        return self.back.get((item.name, m), item)
+    def _down(self, item: Item) -> Item:
+        """The item as backwards have it: what came back from the host has slots of its own."""
+        waits = item.name[0] == "x" and self.strategy.modes[item.number].spilled
+        return item._replace(name=f"{item.name}b") if waits or item.role == "saved" else item
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
         """The boundary before a shard, x or y, or its gradient, d or g."""
@@ -296,4 +264,9 @@ def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
 @lru_cache(maxsize=64)
 def walked(strategy: Strategy) -> Walk:
     """The walk of a strategy on one device, which several look at one after the other."""
-    return Walk(strategy)
+    return Walk(strategy, sweep(strategy))
+
+
+def _steps(turns: Sequence[Turn]) -> Sequence[int]:
+    """The steps of a device's turns: each is one where none are said."""
+    return range(len(turns)) if turns and turns[0].step < 0 else [turn.step for turn in turns]

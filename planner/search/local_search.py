@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lowering import Round, walked
+from planner.lowering import Round, computing, walked
 from planner.search.descent import descend
 from planner.shards import (
     HELD,
@@ -115,7 +115,7 @@ def least_us(strategy: Strategy, links: Links) -> int:
     values = walk.values()[0]
     coming = [(value, value.into) for value in values if value.into]
     leaving = {value.name: value.out for value in values if value.out}
-    ends = list(accumulate(walk.us(0), initial=0))
+    ends = list(accumulate(computing(strategy, walk.stays.turns[0]), initial=0))
     least = max(
         ends[-1],
         sum(into.us(links) for _, into in coming),

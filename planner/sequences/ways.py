@@ -198,7 +198,7 @@ class Trial:
         """About how long a segment takes to begin and to end."""
         links, took = self.asked.links, [0] * self.way.mix.devices
         stays = Round(self.strategy, links).walk.stays
-        for device, copy in (*stays.comes(), *stays.goes()):
+        for device, copy in (*stays.comes(links), *stays.goes()):
             if isinstance(copy, Send):
                 took[device] += links.send_us(copy.bytes, device, copy.to)
             else:

@@ -112,7 +112,7 @@ class Strategy:
 
     halved = ()
     devices = 1
-    tight = True
+    tight = stretches = True
 
     @property
     def where(self) -> Mapping[tuple[int, int], int]:
