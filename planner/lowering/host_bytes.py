@@ -135,7 +135,7 @@ class _Waiting:
     def __init__(self, walk: Walk) -> None:
         self.costs, self.parts = walk.strategy.costs, walk.strategy.parts
         self.count = walk.lives.count[0]
-        out = [(value, value.out) for value in walk.values()[0] if value.out]
+        out = [(value, value.out) for value in walk.values[0] if value.out]
         out.sort(key=lambda pair: (pair[0].number, pair[0].role))
         self.grads = [pair for pair in out if pair[0].role == "grad"][::-1]
         self.aside = [pair for pair in out if pair[0].role in ("x", "saved")]

@@ -74,8 +74,8 @@ class Round:
         if isinstance(self.strategy, Strategy):
             walk = self.walk
             us = computing(self.strategy, walk.stays.turns[0])
-            return [lay_out(Clock(self.strategy, us, self.links, walk.values()[0]), self.room)]
-        pairs = zip(self.walk.values(), self.walk.stays.count, strict=True)
+            return [lay_out(Clock(self.strategy, us, self.links, walk.values[0]), self.room)]
+        pairs = zip(self.walk.values, self.walk.stays.count, strict=True)
         return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
 
     @property
@@ -151,7 +151,7 @@ class Round:
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
-            values = self.walk.values()[0]
+            values = self.walk.values[0]
             again = {(v.role, v.number): v.out.again for v in values if v.out}
             for at, item in enumerate(entries):
                 if item.stream.lane is Lane.D2H and at != norms:

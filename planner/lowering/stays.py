@@ -80,15 +80,20 @@ class Stays:
 
     def at(self, device: int, k: int, turn: int) -> Stay:
         """The stay of a shard at a turn."""
-        return next(stay for stay in self.of[device, k] if turn <= stay.last)
+        stays = self.of[device, k]
+        return next(stay for stay in stays if turn <= stay.last) if len(stays) > 1 else stays[0]
 
-    def loads(self, turn: Turn, now: int) -> list[Copy]:
-        """Parameters that come for this turn, which is number `now`, and those that follow it."""
-        moving = [k for k in self.needs(turn) if self.strategy.modes[k].params != "resident"]
-        stays = [(k, self.at(turn.device, k, now)) for k in moving]
-        shards = self.strategy.shards
+    def here(self, turn: Turn, now: int) -> list[tuple[int, Stay]]:
+        """The shards whose parameters this turn needs, which is number `now`, and their stays."""
+        return [(k, self.at(turn.device, k, now)) for k in self.needs(turn)]
+
+    def loads(self, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
+        """Parameters that come for this turn and those that follow it."""
+        shards, modes = self.strategy.shards, self.strategy.modes
         return [
-            copied(shards[k], k, "P", "param", stay.name) for k, stay in stays if stay.first == now
+            copied(shards[k], k, "P", "param", stay.name)
+            for k, stay in here
+            if stay.first == now and modes[k].params != "resident"
         ]
 
     def _lasting(self) -> Iterator[tuple[int, int, Role]]:

@@ -99,7 +99,7 @@ class Updates:
             "state": f"s{k}.state",
             "norm": "norm",
         }
-        brings = [*self.stays.loads(turn, now), *self._normed(home)]
+        brings = [*self.stays.loads(self.stays.here(turn, now), now), *self._normed(home)]
         takes = list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
             around = 0 if self.strategy.tight else 1

@@ -10,7 +10,7 @@ back lies in d. What a forward packed is a.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
@@ -40,6 +40,7 @@ class Walk:
         self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)])
         self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
+        self.items: dict[tuple[str, int, int], Item] = {}
         self.visits, batches = list[Visit](), list[Turn]()
         if isinstance(strategy, Strategy):
             stays = [self.stays.of[0, k] for k in range(strategy.last + 1)]
@@ -52,6 +53,7 @@ class Walk:
         for turn in batches:
             self.lives.give(0, self._batch_of(turn.number), turn.number)
 
+    @cached_property
     def values(self) -> list[list[Value]]:
         """The values of every device."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
@@ -74,7 +76,7 @@ class Walk:
 
     def _batch(self, turn: Turn) -> Visit:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
-        device, _, k, m, *_ = turn
+        device, k, m = turn.device, turn.shard, turn.number
         batch = self._batch_of(m)
         name, there = (
             self.lives.receive(device, batch, m),
@@ -97,7 +99,7 @@ class Walk:
         for k in members:
             grad = self.updates.grad(device, k) if self.shards[k].grad_bytes else ""
             for m in parts:
-                at = self._uses(Turn(device, "F", k, m))
+                at, _ = self._uses(Turn(device, "F", k, m))
                 at["grad"] = grad
                 if k > turn.shard:
                     at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
@@ -106,12 +108,13 @@ class Walk:
                 inner.append(Visit(k, m, "F", at))
         for item in inside:
             self.lives.give(device, item, 0)
-        loads = self.stays.loads(turn, self.lives.now[device])
+        now = self.lives.now[device]
+        loads = self.stays.loads(self.stays.here(turn, now), now)
         return Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
 
     def _forward(self, turn: Turn) -> Visit:
-        device, _, k, m, *_ = turn
-        at, brings = self._uses(turn), self.stays.loads(turn, self.lives.now[device])
+        device, k, m = turn.device, turn.shard, turn.number
+        at, brings = self._uses(turn)
         takes, there = list[Copy | Send](), self.strategy.where[k + 1, m]
         x, y = self._boundary("x", k + 1, m), self._boundary("y", k + 1, m)
         if there == device:
@@ -136,12 +139,11 @@ class Walk:
 
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
-        device, kind, k, m, *_ = turn
+        device, kind, k, m = turn.device, turn.kind, turn.shard, turn.number
         now, takes = self.lives.now[device], list[Copy | Send]()
-        brings: list[Copy | Send] = [*self.stays.loads(turn, now)]
-        shard, mode = self.shards[k], self.strategy.modes[k]
+        waits, shard, mode = list[Copy](), self.shards[k], self.strategy.modes[k]
         if self.strategy.stretches and mode.update == "device-streamed" and shard.grad_bytes:
-            brings += self.updates.state(turn)
+            waits += self.updates.state(turn)
         for item in self._waits(k, m) if kind != "W" else ():
             since = self.stays.before(device, now)
             if self.strategy.stretches:
@@ -149,26 +151,26 @@ class Walk:
                 if item.role == "saved":
                     since = max(since, now - self.strategy.ring + 1)
             name = self.lives.take(device, self._down(item), m, since)
-            brings.append(_waiting("P", item, name, m))
-        at = self._uses(turn)
+            waits.append(_waiting("P", item, name, m))
+        at, brings = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
         if kind != "I":
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-        return Visit(k, m, kind, at, brings, takes, device=device, each=turn.each)
+        return Visit(k, m, kind, at, [*brings, *waits], takes, device=device, each=turn.each)
 
     def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
-        device, _, k, m, *_ = turn
+        device, k, m = turn.device, turn.shard, turn.number
         if k < self.strategy.last:
-            for letter in "dgx":
-                item = self._down(self._boundary(letter, k + 1, m))
-                if name := self.lives.find(device, item, m):
-                    at["dy"] = name
-                    self.lives.give(device, item, m)
-                    break
+            letter = "g" if k + 1 in self.strategy.halved else "x"
+            if self.strategy.where[k + 1, m] != device:
+                letter = "d"
+            item = self._down(self._boundary(letter, k + 1, m))
+            at["dy"] = self.lives.find(device, item, m) or ""
+            self.lives.give(device, item, m)
         if k:
             there, own = self.strategy.where[k - 1, m], self._boundary("g", k, m)
             split = k in self.strategy.halved
@@ -183,7 +185,7 @@ class Walk:
     def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The sum of a tie's gradients comes from the holder behind and goes on to the one before,
         at last to the owner."""
-        device, _, k, m, *_ = turn
+        device, k, m = turn.device, turn.shard, turn.number
         tie = self._tie(k, m)
         at["tie"] = self.lives.find(device, tie, m) or self.lives.take(device, tie, m)
         if k == self.strategy.owner:
@@ -198,7 +200,7 @@ class Walk:
     def _release(self, turn: Turn) -> None:
         """Input and batch are not needed any more; where x holds a gradient, another backward on
         this device gives it back."""
-        device, _, k, m, *_ = turn
+        device, k, m = turn.device, turn.shard, turn.number
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
         if k and (split or where[k - 1, m] != device):
             self.lives.give(device, self._down(self._boundary("x", k, m)), m, int(not split))
@@ -209,19 +211,27 @@ class Walk:
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
                 self.lives.give(device, self._batch_of(m), m)
 
-    def _uses(self, turn: Turn) -> dict[Role, str]:
-        """Parameters, input and batch of a pass, where they are on its device."""
-        device, _, k, m, *_ = turn
-        roles: tuple[Role, Role] = "param", "tied"
-        at = {
-            role: self.stays.at(device, shard, self.lives.now[device]).name
-            for role, shard in zip(roles, self.stays.needs(turn), strict=False)
-        }
-        for item in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
-            own = self._down(item) if turn.kind in "BIW" else item
-            if name := self.lives.find(device, own, m):
+    def _uses(self, turn: Turn) -> tuple[dict[Role, str], list[Copy]]:
+        """Parameters, input and batch of a pass, where they are on its device; and the parameters
+        that come for it."""
+        device, k, m = turn.device, turn.shard, turn.number
+        now, down = self.lives.now[device], turn.kind != "F"
+        here = self.stays.here(turn, now)
+        at: dict[Role, str] = {"param": here[0][1].name}
+        if len(here) > 1:
+            at["tied"] = here[1][1].name
+        items = [self._boundary("x", k, m)] if k else []
+        if k in (0, self.strategy.last):
+            items.append(self._batch_of(m))
+        if down and self.strategy.modes[k].activations == "offload":
+            items.append(self._packed(k, m))
+        for item in items:
+            if name := self.lives.find(device, self._down(item) if down else item, m):
                 at[item.role] = name
-        return at
+        return at, self.stays.loads(here, now)
+
+    def _tie(self, k: int, m: int) -> Item:
+        return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
 
     def _batch_of(self, m: int) -> Item:
         return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
@@ -233,8 +243,12 @@ class Walk:
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
         """The boundary before a shard, x or y, or its gradient, d or g."""
-        role: Role = "x" if letter in "xy" else "dx"
-        return Item(f"{letter}{k}", k, role, self.strategy.bytes_of(role, k, m))
+        found = self.items.get((letter, k, m))
+        if found is None:
+            role: Role = "x" if letter in "xy" else "dx"
+            found = Item(f"{letter}{k}", k, role, self.strategy.bytes_of(role, k, m))
+            self.items[letter, k, m] = found
+        return found
 
     def _packed(self, k: int, m: int) -> Item:
         """The values that a shard's forward packs."""

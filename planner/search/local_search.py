@@ -112,7 +112,7 @@ def least_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
     walk = walked(strategy)
-    values = walk.values()[0]
+    values = walk.values[0]
     coming = [(value, value.into) for value in values if value.into]
     leaving = {value.name: value.out for value in values if value.out}
     ends = list(accumulate(computing(strategy, walk.stays.turns[0]), initial=0))

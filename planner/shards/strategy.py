@@ -86,7 +86,7 @@ class Strategy:
             return next(n for n in range(most, 0, -1) if count % n == 0)
         return 1
 
-    @property
+    @cached_property
     def each(self) -> int:
         """Microbatches in an op."""
         return self.costs.microbatches // self.parts
@@ -114,23 +114,23 @@ class Strategy:
     devices = 1
     tight = stretches = True
 
-    @property
-    def where(self) -> Mapping[tuple[int, int], int]:
-        return _HERE
+    where: ClassVar[Mapping[tuple[int, int], int]] = _HERE
 
-    @property
+    @cached_property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
         return ((0,),) * len(self.modes)
 
-    @property
+    @cached_property
     def homes(self) -> tuple[int, ...]:
         return (0,) * len(self.modes)
 
-    @property
+    @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         return ((),) * len(self.modes)
 
-    sent = added = users
+    @property
+    def sent(self) -> tuple[tuple[int, ...], ...]:
+        return self.users
 
     @cached_property
     def holders(self) -> tuple[int, ...]:

@@ -184,7 +184,7 @@ def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
     walk = walked(strategy)
-    lives = ((value.bytes, value.first, value.last) for value in walk.values()[0])
+    lives = ((value.bytes, value.first, value.last) for value in walk.values[0])
     return strategy.reserve_bytes + max(bytes_alive(lives, walk.lives.count[0]))
 
 
