@@ -1,19 +1,18 @@
 """A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
 
 from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
-from planner.lowering.moves import computing
+from planner.lowering.moves import moves
 from planner.lowering.round import Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
-from planner.lowering.walk import walked
 
 __all__ = [
     "Round",
     "PipelineStrategy",
     "Store",
     "Waiting",
-    "computing",
+    "moves",
     "fitted",
     "gathered",
     "kept_bytes",
@@ -22,6 +21,5 @@ __all__ = [
     "separable",
     "spread",
     "store",
-    "walked",
     "whole",
 ]

@@ -7,9 +7,10 @@ s1.grad             ============   one value, from its first use to its last
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from planner.shards import Into, Out, Value
+from planner.lowering.moves import Moves
+from planner.shards import Value
 from plans.schema import Role
 from profiles.codec import align
 
@@ -37,14 +38,13 @@ class Lives:
     """The values that come and go; lives only while a round is made. now: the turn that each device
     is at; steps: of its turns."""
 
-    def __init__(self, steps: Sequence[Sequence[int]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[int]], moves: Moves | None = None) -> None:
         self.now, self.steps = [0] * len(steps), steps
         self.count = [own[-1] + 1 if own else 0 for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
         self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
-        self.single: dict[tuple[int, str], Value] = {}
-        self.into: dict[tuple[int, str], Into] = {}  # copies of values and items
-        self.out: dict[tuple[int, str], Out] = {}
+        self.single: dict[tuple[int, str], list[Any]] = {}
+        self.moves = moves or Moves([])
 
     def step(self, device: int, turn: int) -> int:
         """The step of a turn, which may be before the first or behind the last."""
@@ -99,10 +99,10 @@ class Lives:
     ) -> str:
         """A value that lives from its first use on a device to its last, in turns."""
         old = self.single.get((device, name))
-        first, last = self.step(device, since), self.step(device, until)
-        if old:
-            first, last = old.first, max(old.last, last)
-        self.single[device, name] = self.value(device, name, size, role, number, first, last)
+        if old is None:
+            self.single[device, name] = [since, until, size, role, number]
+        elif old[1] < until:
+            old[1] = until
         return name
 
     def values(self) -> Iterator[Value]:
@@ -116,13 +116,15 @@ class Lives:
                 continue
             for slot, (first, last) in enumerate(spans):
                 yield whole._replace(name=f"{name}.{slot}", first=first, last=last)
-        yield from self.single.values()
+        for (device, name), (since, until, *what) in self.single.items():
+            span = self.step(device, since), self.step(device, until)
+            yield self.value(device, name, *what, *span)
 
     def value(
         self, device: int, name: str, size: int, role: Role, number: int, first: int, last: int
     ) -> Value:
         """A value on a device, from one step to another."""
-        into, out = self.into.get((device, name)), self.out.get((device, name))
+        into, out = self.moves.into.get(name), self.moves.out.get(name)
         if into and (ring := self.rings.get((device, into.after))) and len(ring.lives) == 1:
             into = into._replace(after=f"{into.after}.0")
         own = name, align(size), first, last, 1

@@ -26,9 +26,9 @@ from planner.lowering.host_bytes import Scratch
 from planner.lowering.link_windows import Clock
 from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.moves import computing
-from planner.lowering.turns import turns
-from planner.lowering.walk import Walk, walked
+from planner.lowering.moves import moves
+from planner.lowering.turns import sweep, turns
+from planner.lowering.walk import Walk
 from planner.rounds import (
     Cycle,
     Draft,
@@ -65,16 +65,15 @@ class Round:
     @cached_property
     def walk(self) -> Walk:
         if isinstance(self.strategy, Strategy):
-            return walked(self.strategy)
+            return Walk(self.strategy, sweep(self.strategy))
         return Walk(self.strategy, turns(self.strategy, self.links), self.links.node)
 
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
         if isinstance(self.strategy, Strategy):
-            walk = self.walk
-            us = computing(self.strategy, walk.stays.turns[0])
-            return [lay_out(Clock(self.strategy, us, self.links, walk.values[0]), self.room)]
+            us, values = moves(self.strategy).us, self.walk.values[0]
+            return [lay_out(Clock(self.strategy, us, self.links, values), self.room)]
         pairs = zip(self.walk.values, self.walk.stays.count, strict=True)
         return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
 
@@ -144,15 +143,14 @@ class Round:
             return Draft.of(entries, dependencies(entries, before))
         position = {item.name: at for at, item in enumerate(entries)}
         task, rank = self.strategy.costs.task.name, list(range(len(entries)))
-        scratch = Scratch.of(self.walk)
+        scratch = Scratch.of(self.strategy)
         for place, k in enumerate(scratch.order):
             rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
         norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
         if norms is not None:
             rank[norms] = 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
-            values = self.walk.values[0]
-            again = {(v.role, v.number): v.out.again for v in values if v.out}
+            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
             for at, item in enumerate(entries):
                 if item.stream.lane is Lane.D2H and at != norms:
                     rank[at] = again[next(iter(item.reads)), item.name.number]

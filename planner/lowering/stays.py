@@ -145,11 +145,6 @@ class Stays:
             yield lives.value(device, "norm", norms, "norm", 0, 0, last)
 
 
-def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
-    """True for a turn of its device's compute stream; updates on the host are none."""
-    return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
-
-
 def copied(shard: ShardCost, k: int, kind: Literal["P", "S"], role: Role, name: str = "") -> Copy:
     """A copy of what a shard is trained with. name: of the value, if it has one of its own."""
     host = f"s{k}.{role}"

@@ -6,6 +6,7 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
@@ -38,6 +39,12 @@ class _Begun(NamedTuple):
     one: Pass
 
 
+def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
+    """True for a turn of its device's compute stream; updates on the host are none."""
+    return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
+
+
+@lru_cache(maxsize=64)
 def sweep(s: Strategy) -> list[Turn]:
     """The turns of one device: each shard with all microbatches up and down, those of a block one
     by one.

@@ -10,19 +10,21 @@ back lies in d. What a forward packed is a.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.moves import Moves
-from planner.lowering.stays import Stays, computes
+from planner.lowering.moves import moves
+from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, sweep
+from planner.lowering.turns import Turn, computes
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
 from planner.shards import Links, Strategy, Value, backward_us, forward_us, pass_us
 from plans.schema import Role
 from profiles.schema import Rate
+
+_ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved"}
 
 
 class Walk:
@@ -37,14 +39,13 @@ class Walk:
         for turn in every:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
-        self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)])
+        copies = moves(strategy) if isinstance(strategy, Strategy) else None
+        self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)], copies)
         self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.items: dict[tuple[str, int, int], Item] = {}
+        self.items: dict[tuple[str, int], Item] = {}
         self.visits, batches = list[Visit](), list[Turn]()
         if isinstance(strategy, Strategy):
-            stays = [self.stays.of[0, k] for k in range(strategy.last + 1)]
-            Moves(strategy, own[0], self.lives).note(stays, self.lives.steps[0])
             # All come first, and stay.
             batches = [Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts)]
             self.visits += map(self._batch, batches)
@@ -150,7 +151,7 @@ class Walk:
                 since = self.lives.begin(device)
                 if item.role == "saved":
                     since = max(since, now - self.strategy.ring + 1)
-            name = self.lives.take(device, self._down(item), m, since)
+            name = self.lives.take(device, self._down(item.name[0], k, m), m, since)
             waits.append(_waiting("P", item, name, m))
         at, brings = self._uses(turn)
         if kind != "W":
@@ -168,7 +169,7 @@ class Walk:
             letter = "g" if k + 1 in self.strategy.halved else "x"
             if self.strategy.where[k + 1, m] != device:
                 letter = "d"
-            item = self._down(self._boundary(letter, k + 1, m))
+            item = self._down(letter, k + 1, m)
             at["dy"] = self.lives.find(device, item, m) or ""
             self.lives.give(device, item, m)
         if k:
@@ -203,9 +204,9 @@ class Walk:
         device, k, m = turn.device, turn.shard, turn.number
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
         if k and (split or where[k - 1, m] != device):
-            self.lives.give(device, self._down(self._boundary("x", k, m)), m, int(not split))
+            self.lives.give(device, self._down("x", k, m), m, int(not split))
         if self.strategy.modes[k].activations == "offload":
-            self.lives.give(device, self._down(self._packed(k, m)), m)
+            self.lives.give(device, self._down("a", k, m), m)
         if k in (0, last) and not self.strategy.stretches:
             self.used[device, m] += 1
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
@@ -220,13 +221,13 @@ class Walk:
         at: dict[Role, str] = {"param": here[0][1].name}
         if len(here) > 1:
             at["tied"] = here[1][1].name
-        items = [self._boundary("x", k, m)] if k else []
+        items = [self._down("x", k, m) if down else self._boundary("x", k, m)] if k else []
         if k in (0, self.strategy.last):
             items.append(self._batch_of(m))
         if down and self.strategy.modes[k].activations == "offload":
-            items.append(self._packed(k, m))
+            items.append(self._down("a", k, m))
         for item in items:
-            if name := self.lives.find(device, self._down(item) if down else item, m):
+            if name := self.lives.find(device, item, m):
                 at[item.role] = name
         return at, self.stays.loads(here, now)
 
@@ -236,23 +237,21 @@ class Walk:
     def _batch_of(self, m: int) -> Item:
         return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
 
-    def _down(self, item: Item) -> Item:
-        """The item as backwards have it: what came back from the host has slots of its own."""
-        waits = item.name[0] == "x" and self.strategy.modes[item.number].spilled
-        return item._replace(name=f"{item.name}b") if waits or item.role == "saved" else item
-
     def _boundary(self, letter: str, k: int, m: int) -> Item:
-        """The boundary before a shard, x or y, or its gradient, d or g."""
-        found = self.items.get((letter, k, m))
-        if found is None:
-            role: Role = "x" if letter in "xy" else "dx"
-            found = Item(f"{letter}{k}", k, role, self.strategy.bytes_of(role, k, m))
-            self.items[letter, k, m] = found
-        return found
+        """The boundary before a shard, x or y, its gradient, d or g, or what its forward packs, a."""
+        return self._item(letter, k, m, f"{letter}{k}")
 
-    def _packed(self, k: int, m: int) -> Item:
-        """The values that a shard's forward packs."""
-        return Item(f"a{k}", k, "saved", self.strategy.bytes_of("saved", k, m))
+    def _down(self, letter: str, k: int, m: int) -> Item:
+        """The same as backwards have it: what came back from the host has slots of its own."""
+        back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
+        return self._item(letter, k, m, f"{letter}{k}{'b' if back else ''}")
+
+    def _item(self, letter: str, k: int, m: int, name: str) -> Item:
+        found = self.items.get((name, m))
+        if found is None:
+            size = self.strategy.bytes_of(_ROLES[letter], k, m)
+            found = self.items[name, m] = Item(name, k, _ROLES[letter], size)
+        return found
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:
         """The items that wait on the host from a forward to its backward."""
@@ -260,7 +259,7 @@ class Walk:
         if mode.spilled:
             yield self._boundary("x", k, m)
         if mode.activations == "offload":
-            yield self._packed(k, m)
+            yield self._boundary("a", k, m)
 
     def _send(self, turn: Turn, item: Item, name: str, there: int) -> Send:
         """Send a microbatch's value to a slot of another device."""
@@ -273,12 +272,6 @@ def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
     """A copy from the host, or to it, of what waits there."""
     host = f"{item.name}.{m}"
     return Copy(kind, item.name[0], item.number, item.role, item.bytes, name, host, m)
-
-
-@lru_cache(maxsize=64)
-def walked(strategy: Strategy) -> Walk:
-    """The walk of a strategy on one device, which several look at one after the other."""
-    return Walk(strategy, sweep(strategy))
 
 
 def _steps(turns: Sequence[Turn]) -> Sequence[int]:

@@ -19,7 +19,8 @@ from planner.rounds.slab import bytes_alive
 from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.shards.shard_cost import Links
-from planner.lowering import walked
+from planner.lowering.turns import sweep
+from planner.lowering.walk import Walk
 from planner.shards.strategy import Strategy
 from profiles.schema import Device, Link, Rate, Task
 from tests.support import synthetic
@@ -183,7 +184,7 @@ def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
 
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    walk = walked(strategy)
+    walk = Walk(strategy, sweep(strategy))
     lives = ((value.bytes, value.first, value.last) for value in walk.values[0])
     return strategy.reserve_bytes + max(bytes_alive(lives, walk.lives.count[0]))
 
