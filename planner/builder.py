@@ -23,8 +23,9 @@ from planner.inputs import (
     one_generator,
     too_small,
 )
+from planner.lowering import store
 from planner.pipelines import best
-from planner.rounds import planned_task, store
+from planner.rounds import planned_task
 from planner.search import Candidate, Searches, Ways, Wide, baselines, compared, shapes_of
 from planner.sequences import planned, with_lengths
 from planner.shards import Strategy

@@ -37,13 +37,13 @@ MAY_IMPORT = {
         "bounds": "processes packing dispatch lp rounds shards inputs",
         "sequences": "mixes packing dispatch pipelines search lowering bounds lp rounds orders "
         "shards inputs",
-        "search": "processes lp rounds shards inputs",
+        "search": "processes lowering lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering bounds search lp rounds orders shards inputs",
         "timetable": "pipelines search bounds lp rounds shards inputs",
-        "storage": "timetable search rounds shards inputs",
+        "storage": "timetable search lowering rounds shards inputs",
         "exploring": "timetable search bounds inputs",
-        "builder": "exploring storage timetable sequences pipelines search bounds lp rounds shards "
+        "builder": "exploring storage timetable sequences pipelines search lowering bounds lp rounds "
         "inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",

@@ -26,8 +26,16 @@ from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
 from planner.lp import Terms, minimise, narrowed, scratch_bytes, solve
 from planner.processes import each
-from planner.rounds import PLENTY
-from planner.shards import Links, TaskCosts, castable, cut_points, layer_graph, shape_of, untied
+from planner.shards import (
+    PLENTY,
+    Links,
+    TaskCosts,
+    castable,
+    cut_points,
+    layer_graph,
+    shape_of,
+    untied,
+)
 from profiles.schema import Layer, Task
 
 

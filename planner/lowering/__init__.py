@@ -1,6 +1,8 @@
 """A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
 
-from planner.lowering.round import PipelineRound
+from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
+from planner.lowering.moves import moves
+from planner.lowering.round import PipelineRound, Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
@@ -8,9 +10,17 @@ from planner.lowering.turns import gathered
 __all__ = [
     "PipelineRound",
     "PipelineStrategy",
+    "Round",
+    "Store",
+    "Waiting",
+    "fitted",
     "gathered",
+    "kept_bytes",
+    "least_bytes",
+    "moves",
     "needed",
     "separable",
     "spread",
+    "store",
     "whole",
 ]

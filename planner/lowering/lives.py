@@ -1,4 +1,4 @@
-"""The values on all devices and when they live, in turns of each device's compute stream.
+"""The values on all devices and when they live, in steps of each device's compute stream.
 
 turns      F0 F1 F2 B0 B1 F3 B2
 x1.0       ========>   =======>    slots: microbatch 0, then 3
@@ -6,9 +6,10 @@ s1.grad             ============   one value, from its first use to its last
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from planner.lowering.moves import Moves
 from planner.shards import Value
 from plans.schema import Role
 from profiles.codec import align
@@ -33,15 +34,46 @@ class _Ring(NamedTuple):
     lives: list[tuple[int, int]]
 
 
+class _Single(NamedTuple):
+    """A value of which a device has one, from its first turn to its last."""
+
+    size: int
+    role: Role
+    number: int
+    since: int
+    until: int
+
+
 class Lives:
     """The values that come and go; lives only while a round is made. now: the turn that each device
-    is at."""
+    is at; steps: of its turns."""
 
-    def __init__(self, devices: int) -> None:
-        self.now = [0] * devices
+    def __init__(self, steps: Sequence[Sequence[int]], moves: Moves | None = None) -> None:
+        self.now, self.steps = [0] * len(steps), steps
+        self.count = [own[-1] + 1 if own else 0 for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
         self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
-        self.single: dict[tuple[int, str], Value] = {}
+        self.single: dict[tuple[int, str], _Single] = {}
+        self.moves = moves or Moves([])
+
+    def step(self, device: int, turn: int) -> int:
+        """The step of a turn, which may be before the first or behind the last."""
+        own = self.steps[device]
+        return own[max(0, turn)] if turn < len(own) else self.count[device]
+
+    def begin(self, device: int) -> int:
+        """The first turn of the step that a device is at."""
+        own, now = self.steps[device], self.now[device]
+        while now and own[now - 1] == own[now]:
+            now -= 1
+        return now
+
+    def end(self, device: int) -> int:
+        """The last turn of the step that a device is at."""
+        own, now = self.steps[device], self.now[device]
+        while now + 1 < len(own) and own[now + 1] == own[now]:
+            now += 1
+        return now
 
     def take(self, device: int, item: Item, microbatch: int, since: int | None = None) -> str:
         """A slot of a device, from now on or since an earlier turn."""
@@ -73,25 +105,37 @@ class Lives:
         ring.lives[slot] = first, max(last, turn)
 
     def use(
-        self, device: int, name: str, size: int, role: Role, before: int = 0, after: int = 0
+        self, device: int, name: str, size: int, role: Role, number: int, since: int, until: int
     ) -> str:
-        """A value that lives from its first use on a device to its last, and so many turns before
-        and after."""
-        now, old = self.now[device], self.single.get((device, name))
-        first, last = (
-            (old.first, max(old.last, now + after)) if old else (now - before, now + after)
-        )
-        self.single[device, name] = value(device, name, size, role, first, last)
+        """A value that lives from its first use on a device to its last, in turns."""
+        old = self.single.get((device, name))
+        if old is None:
+            self.single[device, name] = _Single(size, role, number, since, until)
+        elif old.until < until:
+            self.single[device, name] = old._replace(until=until)
         return name
 
     def values(self) -> Iterator[Value]:
         """Every slot of every item, and the values that are one."""
         for (device, name), ring in self.rings.items():
-            for slot, life in enumerate(ring.lives):
-                yield value(device, f"{name}.{slot}", ring.item.bytes, ring.item.role, *life)
-        yield from self.single.values()
+            spans = [(self.step(device, a), self.step(device, b)) for a, b in ring.lives]
+            item, count = ring.item, len(spans)
+            whole = self.value(device, name, item.bytes, item.role, item.number, *spans[0])
+            if len(set(spans)) == 1 < count:
+                yield whole._replace(bytes=count * whole.bytes, parts=count)
+                continue
+            for slot, (first, last) in enumerate(spans):
+                yield whole._replace(name=f"{name}.{slot}", first=first, last=last)
+        for (device, name), (size, role, number, since, until) in self.single.items():
+            span = self.step(device, since), self.step(device, until)
+            yield self.value(device, name, size, role, number, *span)
 
-
-def value(device: int, name: str, size: int, role: Role, first: int, last: int) -> Value:
-    """A value on a device, from one turn to another."""
-    return Value(name, align(size), first, last, space=str(device), role=role)
+    def value(
+        self, device: int, name: str, size: int, role: Role, number: int, first: int, last: int
+    ) -> Value:
+        """A value on a device, from one step to another."""
+        into, out = self.moves.into.get(name), self.moves.out.get(name)
+        if into and (ring := self.rings.get((device, into.after))) and len(ring.lives) == 1:
+            into = into._replace(after=f"{into.after}.0")
+        own = name, align(size), first, last, 1
+        return Value(*own, into, out, space=str(device), role=role, number=number)

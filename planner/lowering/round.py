@@ -1,17 +1,33 @@
-"""From a pipeline strategy to its program: ops, slabs of all devices, streams in order, times.
+"""From a strategy to its program: ops, slabs of all devices, streams in order, times.
 
-0.compute   F0 F0 F0       B0 F0 B0       B0 U0
-0.p2p          X  X  X
-1.compute         B1 B1 B1 U1
-1.p2p                X  X  X
+One device, all microbatches of a shard in turn:
+
+    compute   F0 F1 .. FK-2 | BK-1 .. B1 B0
+    h2d       P P P ...        P  P  P          what is not on the device when it is needed
+    d2h                        S  S  S          gradients and whatever else leaves
+    host                          U  U  U       updates; the next round's P waits (@-1)
+
+Several, microbatch by microbatch:
+
+    0.compute   F0 F0 F0       B0 F0 B0       B0 U0
+    0.p2p          X  X  X
+    1.compute         B1 B1 B1 U1
+    1.p2p                X  X  X
+
+What stays on a device is loaded by `enter`, updated there, and written back by `leave`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from typing import Generic, TypeVar
 
+from planner.lowering.host_bytes import Scratch
+from planner.lowering.link_windows import Clock
+from planner.lowering.moves import moves
+from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
+from planner.lowering.turns import sweep, turns
 from planner.lowering.walk import Walk
 from planner.rounds import (
     Cycle,
@@ -19,6 +35,7 @@ from planner.rounds import (
     Emitter,
     Entry,
     Life,
+    Orders,
     Slab,
     Steady,
     assembled,
@@ -28,44 +45,191 @@ from planner.rounds import (
     queued,
     shortest,
 )
-from planner.shards import SCALARS_BYTES, Links
-from plans.ops import Lane, Stream
+from planner.rounds.list_schedule import steady, without
+from planner.rounds.slab import Ledger, stretched
+from planner.shards import SCALARS_BYTES, Links, Strategy
+from plans.ops import Lane, OpKind, OpName, Stream
 from plans.schema import Memory, Program
+
+_REPAIRS = 3  # times that loads made too early are put back
+
+
+S = TypeVar("S", Strategy, PipelineStrategy)
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineRound:
-    """A strategy laid out in the slabs of its devices."""
+class _Round(Generic[S]):
+    """A strategy laid out in the slabs of its devices: what is the same for one and several."""
 
-    strategy: PipelineStrategy
+    strategy: S
     links: Links
 
     @cached_property
     def walk(self) -> Walk:
-        return Walk(self.strategy, self.links)
+        raise NotImplementedError
 
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        pairs = zip(self.walk.values(), self.walk.stays.count, strict=True)
-        return [Slab(map(Life.of, values), max(1, turns)) for values, turns in pairs]
+        raise NotImplementedError
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
         own = self.strategy
-        emitter = Emitter(
-            own.costs, own.shards, own.modes, self.links, each=own.sized if own.each else ()
-        )
+        emitter = Emitter(own.costs, own.shards, own.modes, self.links, each=own.costs_each)
         return list(emitter.entries(self.walk.visits))
+
+    @property
+    def memory(self) -> list[Memory]:
+        """The bytes that the round takes of every device."""
+        raise NotImplementedError
+
+    @cached_property
+    def before(self) -> dict[str, list[str]]:
+        """For a buffer, those whose bytes it takes over."""
+        return {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The round by positions; copies are wanted in the order of meaning."""
+        return Draft.of(self.entries, dependencies(self.entries, self.before))
+
+    @cached_property
+    def best(self) -> Steady:
+        """The shortest steady state of a few orders; loads that it waits for since they are made
+        too early are put back."""
+        draft = self.draft
+        best = shortest(draft, self._orders())
+        for _ in range(_REPAIRS if best[0].period_us > draft.least_us else 0):
+            late = best[1].moved.intersection(best[0].cycle)
+            other = steady(draft, without(draft, best[1], late)) if late else None
+            if other is None or other[0].period_us >= best[0].period_us:
+                break
+            best = other
+        return best
+
+    def _orders(self) -> Iterator[Orders]:
+        yield from dispatched(self.draft)
+        yield in_order(self.draft)
+
+    @property
+    def period_us(self) -> int:
+        return self.best[0].period_us
+
+    def program(self, cycle: Cycle | None = None) -> Program:
+        """The timed program that trains the task this way. cycle: its rounds, with other times."""
+        state, orders = self.best
+        own, stays = self.strategy, self.walk.stays
+        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
+        comes = list(stays.comes(self.links))
+        for at in sorted(orders.moved):  # rounds load these for the next one
+            (_, name), k = next(iter(self.entries[at].writes.items())), self.entries[at].name.number
+            device = self.entries[at].stream.device
+            comes.append((device, copied(own.shards[k], k, "P", "param", name.split("/")[1])))
+        return assembled(
+            (own.costs.task.name,),
+            self.memory,
+            tuple(buffer for slab in self.slabs for buffer in slab.buffers),
+            cycle or Cycle.dispatched(self.entries, orders, state),
+            enter=[e for device, copy in comes for e in emitter.copies([copy], device)],
+            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Round(_Round[Strategy]):
+    """On one device, in a slab of at most `room` bytes, or of the least that it needs."""
+
+    room: int = 0
+
+    @cached_property
+    def walk(self) -> Walk:
+        return Walk(self.strategy, sweep(self.strategy))
+
+    @property
+    def slab(self) -> Slab:
+        return self.slabs[0]
+
+    @cached_property
+    def slabs(self) -> list[Slab]:
+        us, values = moves(self.strategy).us, self.walk.values[0]
+        return [lay_out(Clock(self.strategy, us, self.links, values), self.room)]
+
+    @property
+    def memory(self) -> list[Memory]:
+        return [Memory(self.slab.bytes, self.strategy.reserve_bytes)]
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The round by positions. Updates on the host are wanted in the order of the next forward
+        or, where gradients must make room, in that; copies out as the strategy says."""
+        entries, rank = self.entries, list(range(len(self.entries)))
+        position = {item.name: at for at, item in enumerate(entries)}
+        task, scratch = self.strategy.costs.task.name, Scratch.of(self.strategy)
+        for place, k in enumerate(scratch.order):
+            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
+        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
+        if norms is not None:
+            rank[norms] = 0  # few bytes that all updates on the host wait for
+        if self.strategy.urgent:
+            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
+            for at, item in enumerate(entries):
+                if item.stream.lane is Lane.D2H and at != norms:
+                    rank[at] = again[next(iter(item.reads)), item.name.number]
+        needs = dependencies(entries, {**self.before, **scratch.before})
+        loads: dict[int, int] = {}  # by shard the first of its parameters
+        for at, item in enumerate(entries):
+            if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
+                loads.setdefault(item.name.number, at)
+        return Draft.of(entries, needs, rank, frozenset(loads.values()))
+
+    def blame(self) -> dict[int, int]:
+        """For every shard µs that compute waits for one of its copies or updates, or that its own
+        ops wait; for those with an op on the cycle that makes the period one more."""
+        state, orders = self.best
+        names = [item.name for item in self.entries]
+        shared = {"batch", "norm"}  # of no shard
+        found = {names[at].number: 1 for at in state.cycle if names[at].item not in shared}
+        us, starts, period = self.draft.us, state.starts, state.period_us
+        for stream, queue in orders.queues.items():
+            if stream.lane is not Lane.COMPUTE:
+                continue
+            before = starts[queue[-1]] + us[queue[-1]] - period
+            for at in queue:
+                wait, before = starts[at] - before, starts[at] + us[at]
+                if wait > 0 and orders.needs[at]:
+                    cause = max(
+                        (starts[dep] + us[dep] - (dep < 0) * period, dep % len(us))
+                        for dep in orders.needs[at]
+                    )[1]
+                    for item, k in {(n.item, n.number) for n in (names[at], names[cause])}:
+                        if item not in shared:
+                            found[k] = found.get(k, 0) + wait
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineRound(_Round[PipelineStrategy]):
+    """On several devices, each value in its place no longer than it must be."""
+
+    @cached_property
+    def walk(self) -> Walk:
+        return Walk(self.strategy, turns(self.strategy, self.links), self.links.node)
+
+    @cached_property
+    def slabs(self) -> list[Slab]:
+        pairs = zip(self.walk.values, self.walk.stays.count, strict=True)
+        return [Slab(map(Life.of, values), max(1, count)) for values, count in pairs]
 
     @cached_property
     def memory(self) -> list[Memory]:
-        """The bytes that the round takes of every device."""
-        return [
-            Memory(slab.bytes, reserve)
-            for slab, reserve in zip(self.slabs, self._reserves(), strict=True)
-        ]
+        pairs = zip(self.slabs, self._reserves(), strict=True)
+        return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
+
+    def _orders(self) -> Iterator[Orders]:
+        yield in_order(self.draft)  # mostly as good, and found sooner
+        yield from dispatched(self.draft)
 
     @property
     def device_bytes(self) -> int:
@@ -99,31 +263,28 @@ class PipelineRound:
             live += alive[key] if kind in "FI" and key in alive else 0
         return most
 
-    @cached_property
-    def draft(self) -> Draft:
-        """The round by positions; copies are wanted in the order of meaning."""
-        before = {b: others for slab in self.slabs for b, others in slab.before.items()}
-        return Draft.of(self.entries, dependencies(self.entries, before))
 
-    @cached_property
-    def best(self) -> Steady:
-        """The shortest steady state of a few orders of the copies."""
-        return shortest(self.draft, chain([in_order(self.draft)], dispatched(self.draft)))
+def lay_out(clock: Clock, room: int) -> Slab:
+    """The values of a device in a slab of `room` bytes, or in the smallest found when that is more.
 
-    @property
-    def period_us(self) -> int:
-        return self.best[0].period_us
+    Lives are stretched by a step first, for all that move; then loads since the link must begin to
+    bring them, and values that leave until the link has taken them (`link_windows`); then loads as
+    early as may be, those needed sooner before others.
+    """
 
-    def program(self, cycle: Cycle | None = None) -> Program:
-        """The timed program that trains the task this way. cycle: its rounds, with other times."""
-        state, orders = self.best
-        own, stays = self.strategy, self.walk.stays
-        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
-        return assembled(
-            (own.costs.task.name,),
-            self.memory,
-            tuple(buffer for slab in self.slabs for buffer in slab.buffers),
-            cycle or Cycle.dispatched(self.entries, orders, state),
-            enter=[e for device, copy in stays.comes() for e in emitter.copies([copy], device)],
-            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
-        )
+    def stretch(ledger: Ledger) -> None:
+        leave = [ledger.lives[name] for name in clock.leaving]
+        come = [ledger.lives[name] for name in clock.coming]
+        for life in leave:
+            ledger.live(life, life.first, life.last + 1)
+        for life in come:
+            ledger.live(life, life.first - 1, life.last)
+        gone, since = clock.lives
+        for life in come:
+            ledger.live(life, since[life.value.name], life.last)
+        for life in leave:
+            ledger.live(life, life.first, gone[life.value.name])
+        for life in come:
+            ledger.live(life, life.last - clock.count, life.last)
+
+    return stretched(clock.values, clock.count, room, stretch)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from planner.lowering.lives import value
+from planner.lowering.lives import Lives
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send
-from planner.shards import Links, ShardCost, Value
+from planner.shards import Links, ShardCost, Strategy, Value
 from plans.schema import Role
 
 
@@ -28,38 +28,44 @@ class Stay(NamedTuple):
 
 
 class Stays:
-    """The stays of all shards on all devices. count: the turns of each device."""
+    """The stays of all shards on all devices. turns: those that compute, by device."""
 
-    def __init__(self, strategy: PipelineStrategy, links: Links, turns: Sequence[Turn]) -> None:
-        self.strategy, self.links = strategy, links
-        own: list[list[Turn]] = [[] for _ in range(strategy.devices)]
-        for turn in turns:
-            if computes(strategy, turn):
-                own[turn.device].append(turn)
-        self.count = [len(mine) for mine in own]
-        self.starts = [_starts(mine) for mine in own]
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, turns: Sequence[Sequence[Turn]]
+    ) -> None:
+        self.strategy, self.turns = strategy, turns
+        self.count = [len(own) for own in turns]
+        self.starts = [_starts(own) for own in turns]
         self.of: dict[tuple[int, int], list[Stay]] = {}
-        for device, mine in enumerate(own):
+        for device, own in enumerate(turns):
             used: dict[int, list[int]] = {}
-            for at, turn in enumerate(mine):
+            late: dict[int, int] = {}  # updates behind all norms, which parameters stay for
+            for at, turn in enumerate(own):
                 for k in self.needs(turn):
-                    used.setdefault(k, []).append(at)
+                    waits = strategy.stretches and strategy.costs.noted and turn.kind == "U"
+                    if waits and strategy.modes[k].params == "streamed":
+                        late[k] = at
+                    else:
+                        used.setdefault(k, []).append(at)
             for k, places in used.items():
-                self.of[device, k] = list(self._stays(device, k, places))
+                self.of[device, k] = list(self._stays(device, k, places, late.get(k)))
 
-    def needs(self, turn: Turn) -> tuple[int, ...]:
+    def needs(self, turn: Turn) -> Sequence[int]:
         """The shards whose parameters a turn needs: its own, and the owner of tied ones."""
         if turn.kind in "RN":
             return ()
+        if turn.kind == "block":
+            return range(turn.shard, self.strategy.last + 1)
         tied = turn.shard in self.strategy.holders and turn.kind != "U"
         return (turn.shard, self.strategy.owner or 0) if tied else (turn.shard,)
 
-    def _stays(self, device: int, k: int, used: list[int]) -> Iterator[Stay]:
+    def _stays(self, device: int, k: int, used: list[int], late: int | None) -> Iterator[Stay]:
         mode, name = self.strategy.modes[k], f"s{k}.param"
         if mode.params == "resident":
             yield Stay(name, 0, self.count[device], 0)
             return
         runs = [(used[0], used[-1])] if mode.params == "kept" else _runs(used)
+        runs[-1] = runs[-1][0], late or runs[-1][1]
         for number, (first, last) in enumerate(runs):
             own = f"{name}.{number}" if number else name
             yield Stay(own, first, last, self.before(device, first))
@@ -67,20 +73,27 @@ class Stays:
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
         then."""
+        if self.strategy.stretches:
+            return turn
         earlier = [start for start in self.starts[device] if start <= turn][:-1]
         return earlier[-1] if earlier else -1
 
     def at(self, device: int, k: int, turn: int) -> Stay:
         """The stay of a shard at a turn."""
-        return next(stay for stay in self.of[device, k] if turn <= stay.last)
+        stays = self.of[device, k]
+        return next(stay for stay in stays if turn <= stay.last) if len(stays) > 1 else stays[0]
 
-    def loads(self, turn: Turn, now: int) -> list[Copy]:
-        """Parameters that come for this turn, which is number `now`, and those that follow it."""
-        moving = [k for k in self.needs(turn) if self.strategy.modes[k].params != "resident"]
-        stays = [(k, self.at(turn.device, k, now)) for k in moving]
-        shards = self.strategy.shards
+    def here(self, turn: Turn, now: int) -> list[tuple[int, Stay]]:
+        """The shards whose parameters this turn needs, which is number `now`, and their stays."""
+        return [(k, self.at(turn.device, k, now)) for k in self.needs(turn)]
+
+    def loads(self, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
+        """Parameters that come for this turn and those that follow it."""
+        shards, modes = self.strategy.shards, self.strategy.modes
         return [
-            copied(shards[k], k, "P", "param", stay.name) for k, stay in stays if stay.first == now
+            copied(shards[k], k, "P", "param", stay.name)
+            for k, stay in here
+            if stay.first == now and modes[k].params != "resident"
         ]
 
     def _lasting(self) -> Iterator[tuple[int, int, Role]]:
@@ -93,15 +106,15 @@ class Stays:
             if mode.update == "device":
                 yield home, k, "state"
 
-    def comes(self) -> Iterator[tuple[int, Copy | Send]]:
+    def comes(self, links: Links) -> Iterator[tuple[int, Copy | Send]]:
         """Copies to the devices before the first round. What changes is in the store of its home's
         node alone: a device of every other node gets it from there, and sends it on."""
         has: dict[tuple[int, int], int] = {}  # by node and shard the device that sends
         for device, k, role in self._lasting():
-            shard, node = self.strategy.shards[k], self.links.node_of(device)
+            shard, node = self.strategy.shards[k], links.node_of(device)
             home = self.strategy.homes[k]
             source = has.setdefault((node, k), device)
-            if not shard.grad_bytes or node == self.links.node_of(home):
+            if not shard.grad_bytes or node == links.node_of(home):
                 yield device, copied(shard, k, "P", role)
             else:
                 source, name = home if source == device else source, f"s{k}.{role}"
@@ -114,24 +127,22 @@ class Stays:
             if device == self.strategy.homes[k] and self.strategy.shards[k].grad_bytes:
                 yield device, copied(self.strategy.shards[k], k, "S", role)
 
-    def values(self) -> Iterator[Value]:
+    def values(self, lives: Lives) -> Iterator[Value]:
         """Parameters, and what is there all the time beside them."""
         shards = self.strategy.shards
         for (device, k), stays in self.of.items():
             for stay in stays:
                 size = shards[k].param_bytes
-                yield value(device, stay.name, size, "param", stay.since, stay.last)
+                since = lives.step(device, stay.since) if stay.since >= 0 else stay.since
+                last = lives.step(device, stay.last)
+                yield lives.value(device, stay.name, size, "param", k, since, last)
         for device, k, role in self._lasting():
             if role == "state":
-                last = self.count[device]
-                yield value(device, f"s{k}.state", shards[k].state_bytes, role, 0, last)
-        for device, last in enumerate(self.count):
-            yield value(device, "norm", self.strategy.costs.task.norm_bytes, "norm", 0, last)
-
-
-def computes(strategy: PipelineStrategy, turn: Turn) -> bool:
-    """True for a turn of its device's compute stream; updates on the host are none."""
-    return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
+                last = lives.count[device]
+                yield lives.value(device, f"s{k}.state", shards[k].state_bytes, role, k, 0, last)
+        norms = self.strategy.costs.task.norm_bytes
+        for device, last in enumerate(lives.count):
+            yield lives.value(device, "norm", norms, "norm", 0, 0, last)
 
 
 def copied(shard: ShardCost, k: int, kind: Literal["P", "S"], role: Role, name: str = "") -> Copy:

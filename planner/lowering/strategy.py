@@ -29,6 +29,9 @@ class PipelineStrategy:
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
 
+    stretches = False
+    ring = 2
+
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:
         return self.costs.cut(self.cuts).shards
@@ -39,9 +42,23 @@ class PipelineStrategy:
         cut = {costs: costs.cut(self.cuts) for costs in (self.costs, *self.each)}
         return tuple(cut[one] for one in self.each or (self.costs,) * self.costs.microbatches)
 
+    @property
+    def costs_each(self) -> tuple[MicrobatchCost, ...]:
+        """The same, where they differ."""
+        return self.sized if self.each else ()
+
     def cost(self, k: int, m: int) -> ShardCost:
         """The costs of a shard for one microbatch."""
         return self.sized[m].shards[k]
+
+    def bytes_of(self, role: str, k: int, m: int) -> int:
+        """The bytes of a microbatch's batch, tie, boundary, or packed activations."""
+        one = self.sized[m]
+        if role == "batch":
+            return one.batch_bytes
+        if role == "tie":
+            return one.tie_bytes
+        return one.shards[k].in_bytes if role != "saved" else one.shards[k].offload_bytes or 0
 
     @cached_property
     def on(self) -> tuple[tuple[ShardCost, ...], ...]:

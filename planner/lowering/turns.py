@@ -6,6 +6,7 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
@@ -13,16 +14,20 @@ from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.trees import sums
 from planner.orders import Order, Pass
 from planner.rounds import execution_order, once
-from planner.shards import Links, forward_us, pass_us
+from planner.shards import Links, Strategy, forward_us, pass_us
 
 
 class Turn(NamedTuple):
-    """A pass, or R, N or U of a shard. number: of a microbatch, or of what is added."""
+    """A pass, or R, N or U of a shard. number: of a microbatch, or of what is added. each: it
+    stands for so many microbatches, as a "block" for those that go through its shards one by one.
+    step: of its device, -1 where each turn is one."""
 
     device: int
-    kind: Literal["F", "B", "I", "W", "R", "N", "U"]
+    kind: Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
     shard: int
     number: int
+    each: int = 1
+    step: int = -1
 
 
 class _Begun(NamedTuple):
@@ -32,6 +37,59 @@ class _Begun(NamedTuple):
     end: int
     device: int
     one: Pass
+
+
+def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
+    """True for a turn of its device's compute stream; updates on the host are none."""
+    return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
+
+
+@lru_cache(maxsize=64)
+def sweep(s: Strategy) -> list[Turn]:
+    """The turns of one device: each shard with all microbatches up and down, those of a block one
+    by one.
+
+    step   0   1  ...   | K-1   K  ...  2K-2
+           F0  F1 ...     B    B   ...  B0
+
+    Of a block, all microbatches but the last are one step:
+
+           F0 F1 | (F2 F3 B4 B3 B2) x (M-1) | F2 F3 B4 B3 B2 | B1 B0
+    """
+    found, noted, last, final = list[Turn](), s.costs.noted, s.last, s.parts - 1
+
+    def add(kind: Literal["F", "B", "N", "U"], k: int, m: int, step: int) -> None:
+        each = s.each if kind in "FB" and not s.in_block(k) else 1
+        found.append(Turn(0, kind, k, m, each, step))
+
+    def down(k: int, m: int, step: int) -> None:
+        add("B", k, m, step)
+        if m == final and s.shards[k].grad_bytes:
+            add("N" if noted else "U", k, 0, step)
+
+    for k in range(s.bottom):
+        for m in range(s.parts):
+            add("F", k, m, k)
+    if s.turn and s.lumped:
+        found.append(Turn(0, "block", s.block, final, s.costs.microbatches - 1, s.block))
+    for m in range(final if s.lumped else 0, s.parts) if s.turn else ():
+        ends = m == final
+        for k in range(s.block, last):
+            add("F", k, m, k + 1 if ends else s.block)
+        for k in range(last, s.block - 1, -1):
+            down(k, m, 2 * last - k + 1 if ends else s.block)
+    for k in range(s.bottom - s.turn, -1, -1):
+        for m in range(s.parts):
+            down(k, m, 2 * last - k + s.turn)
+    if noted:
+        step = 2 * last + s.turn
+        stays = step + 1
+        for kind in ("host", "device", "device-streamed"):
+            for k, (shard, mode) in enumerate(zip(s.shards, s.modes, strict=True)):
+                if shard.grad_bytes and mode.update == kind:
+                    step = stays if kind == "device" else step + (kind != "host")
+                    add("U", k, 0, step)
+    return found
 
 
 def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:

@@ -12,7 +12,7 @@ from planner.lowering.stays import Stays, copied
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import Turn
 from planner.rounds import Copy, Send, Visit
-from planner.shards import Links
+from planner.shards import Strategy
 from plans.schema import Role
 
 _HOST = -1  # of the first node; others are below
@@ -22,10 +22,12 @@ class Updates:
     """The updates of a round; lives only while their visits are made."""
 
     def __init__(
-        self, strategy: PipelineStrategy, links: Links, lives: Lives, stays: Stays
+        self, strategy: PipelineStrategy | Strategy, lives: Lives, stays: Stays, node: int
     ) -> None:
-        self.strategy, self.shards, self.links = strategy, strategy.shards, links
+        self.strategy, self.shards, self.node = strategy, strategy.shards, node
         self.lives, self.stays = lives, stays
+        self.updated = {t.shard: t.step for own in stays.turns for t in own if t.kind == "U"}
+        self.ready = set[int]()  # shards whose state comes before their update
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
@@ -40,12 +42,24 @@ class Updates:
 
     def grad(self, device: int, k: int, after: int = 0) -> str:
         """The gradients of a shard that a device makes, in use, and so many turns longer."""
-        return self.lives.use(device, f"s{k}.grad", self.shards[k].grad_bytes, "grad", after=after)
+        now = self.lives.now[device]
+        size = self.shards[k].grad_bytes
+        return self.lives.use(device, f"s{k}.grad", size, "grad", k, now, now + after)
+
+    def state(self, turn: Turn) -> list[Copy]:
+        """The state of a shard comes before the first backward of the step in which its update
+        is."""
+        k, lives = turn.shard, self.lives
+        first = lives.now[turn.device] == lives.begin(turn.device)
+        if not first or turn.step != self.updated.get(k) or not self.shards[k].state_bytes:
+            return []
+        self.ready.add(k)
+        return [copied(self.shards[k], k, "P", "state")]
 
     def _add(self, turn: Turn) -> Visit:
         """R: the sum of another device comes when it is to be added, so that a few are there at
         once."""
-        device, _, k, n = turn
+        device, _, k, n, *_ = turn
         source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
         other = Item(f"o{k}", k, "grad", size)
         take = self.lives.take if self.strategy.tight else self.lives.receive
@@ -57,22 +71,27 @@ class Updates:
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""
-        home, _, k, _ = turn
+        home, _, k, *_ = turn
         brings = self._normed(home)
         self.norms, self.known = home, {home}
-        at: dict[Role, str] = {"grad": self.grad(home, k), "norm": "norm"}
-        return Visit(k, 0, "N", at, brings, device=home)
+        on_host = self.strategy.modes[k].update == "host"
+        grad = self.grad(home, k, after=on_host and not self.strategy.stretches)
+        takes = [copied(self.shards[k], k, "S", "grad", grad)] if on_host else []
+        at: dict[Role, str] = {"grad": grad, "norm": "norm"}
+        return Visit(k, 0, "N", at, brings, takes, device=home)
 
     def _on_host(self, turn: Turn) -> Visit:
-        """U on the host, of gradients that go there."""
-        home, _, k, _ = turn
-        grad = self.grad(home, k, after=1)
-        brings = [copied(self.shards[k], k, "S", "grad", grad), *self._hosted(home)]
-        return Visit(k, 0, "U", {"grad": grad}, brings, device=home)
+        """U on the host, of gradients that go there, or have gone with their norms."""
+        home, _, k, *_ = turn
+        brings = self._hosted(home)
+        if not self.strategy.costs.noted:
+            grad = self.grad(home, k, after=-1 if self.strategy.stretches else 1)
+            brings.append(copied(self.shards[k], k, "S", "grad", grad))
+        return Visit(k, 0, "U", {}, brings, device=home)
 
     def _on_device(self, turn: Turn) -> Visit:
         """U on the device; others get the new parameters from there, or from the host."""
-        home, _, k, _ = turn
+        home, _, k, *_ = turn
         shard, mode, now = self.shards[k], self.strategy.modes[k], self.lives.now[home]
         at: dict[Role, str] = {
             "grad": self.grad(home, k),
@@ -80,19 +99,22 @@ class Updates:
             "state": f"s{k}.state",
             "norm": "norm",
         }
-        brings = [*self.stays.loads(turn, now), *self._normed(home)]
+        brings = [*self.stays.loads(self.stays.here(turn, now), now), *self._normed(home)]
         takes = list[Copy | Send]()
         if mode.update == "device-streamed" and shard.state_bytes:
             around = 0 if self.strategy.tight else 1
-            self.lives.use(home, at["state"], shard.state_bytes, "state", around, around)
-            brings.append(copied(shard, k, "P", "state"))
-            takes.append(copied(shard, k, "S", "state"))
+            span = now - around, now + around
+            self.lives.use(home, at["state"], shard.state_bytes, "state", k, *span)
+            if k not in self.ready:
+                brings.append(copied(shard, k, "P", "state"))
         if mode.params == "resident":
             size, name = shard.param_bytes, at["param"]
             for device, user in reversed(self.strategy.sent[k]):
                 takes.append(Send(device, "s", k, "param", size, name, user, name))
         else:
             takes.append(copied(shard, k, "S", "param", at["param"]))
+        if mode.update == "device-streamed" and shard.state_bytes:
+            takes.append(copied(shard, k, "S", "state"))
         return Visit(k, 0, "U", at, brings, takes, device=home)
 
     def _normed(self, device: int) -> list[Copy | Send]:
@@ -105,7 +127,7 @@ class Updates:
 
     def _hosted(self, device: int) -> list[Copy | Send]:
         """Norms come to a node's host once, by way of its device that needs them there first."""
-        host = _HOST - self.links.node_of(device)
+        host = _HOST - device // self.node
         if self.norms is None or host in self.known:
             return []
         comes = self._normed(device)

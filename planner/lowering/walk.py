@@ -9,61 +9,112 @@ back lies in d. What a forward packed is a.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.stays import Stays, computes
+from planner.lowering.moves import moves
+from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, turns
+from planner.lowering.turns import Turn, computes
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
-from planner.shards import Links, Value
+from planner.shards import Strategy, Value
 from plans.schema import Role
+
+_ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved"}
 
 
 class Walk:
-    """The visits of a round and the values of every device; lives only while they are made."""
+    """The visits of a round and the values of every device; lives only while they are made. node:
+    the devices of a node."""
 
-    def __init__(self, strategy: PipelineStrategy, links: Links) -> None:
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, every: Sequence[Turn], node: int | None = None
+    ) -> None:
         self.strategy, self.shards = strategy, strategy.shards
-        every = turns(strategy, links)
-        self.lives, self.stays = Lives(strategy.devices), Stays(strategy, links, every)
-        self.updates = Updates(strategy, links, self.lives, self.stays)
+        own: list[list[Turn]] = [[] for _ in range(strategy.devices)]
+        for turn in every:
+            if computes(strategy, turn):
+                own[turn.device].append(turn)
+        copies = moves(strategy) if isinstance(strategy, Strategy) else None
+        self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)], copies)
+        self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.visits = [visit for turn in every for visit in self._visits(turn)]
+        self.items: dict[tuple[str, int], Item] = {}
+        self.visits, batches = list[Visit](), list[Turn]()
+        if isinstance(strategy, Strategy):
+            # All come first, and stay.
+            batches = [Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts)]
+            self.visits += map(self._batch, batches)
+        for turn in every:
+            self.visits += self._visits(turn)
+        for turn in batches:
+            self.lives.give(0, self._batch_of(turn.number), turn.number)
 
+    @cached_property
     def values(self) -> list[list[Value]]:
         """The values of every device."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
-        for value in (*self.lives.values(), *self.stays.values()):
+        for value in (*self.lives.values(), *self.stays.values(self.lives)):
             if value.bytes:
                 found[int(value.space)].append(value)
         return found
 
     def _visits(self, turn: Turn) -> Iterator[Visit]:
-        if turn.kind in "RNU":
+        if turn.kind == "block":
+            yield self._block(turn)
+        elif turn.kind in "RNU":
             yield self.updates.visit(turn)
         else:
-            if turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI"):
+            first = turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI")
+            if first and not self.strategy.stretches:
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
 
     def _batch(self, turn: Turn) -> Visit:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
-        device, _, k, m = turn
+        device, k, m = turn.device, turn.shard, turn.number
         batch = self._batch_of(m)
         name, there = (
             self.lives.receive(device, batch, m),
             self.strategy.where[self.strategy.last, m],
         )
         takes = [self._send(turn, batch, name, there)] if there != device else []
-        return Visit(k, m, "P", {"batch": name}, (), takes, device=device)
+        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=turn.each)
+
+    def _block(self, turn: Turn) -> Visit:
+        """All microbatches but the last through the shards of the block, as one op."""
+        device, s, inner = turn.device, self.strategy, list[Visit]()
+        members, parts = range(turn.shard, s.last + 1), range(turn.number + 1)
+        within = s.owner in members  # the gradients of one microbatch wait for it
+        ties = [self._tie(turn.shard, m) for m in (parts[:1] if within else parts) if s.holders]
+        inside = [*(self._boundary("x", k, 0) for k in members[1:]), *ties[: int(within)]]
+        for item in inside:
+            self.lives.take(device, item, 0)
+        for m, tie in enumerate(ties if not within else ()):
+            self.lives.take(device, tie, m)
+        for k in members:
+            grad = self.updates.grad(device, k) if self.shards[k].grad_bytes else ""
+            for m in parts:
+                at, _ = self._uses(Turn(device, "F", k, m))
+                at["grad"] = grad
+                if k > turn.shard:
+                    at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
+                if self.shards[k].tie:
+                    at["tie"] = self.lives.find(device, ties[0], 0 if within else m) or ""
+                inner.append(Visit(k, m, "F", at))
+        for item in inside:
+            self.lives.give(device, item, 0)
+        now = self.lives.now[device]
+        loads = self.stays.loads(self.stays.here(turn, now), now)
+        return Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
 
     def _forward(self, turn: Turn) -> Visit:
-        device, _, k, m = turn
-        at, brings = self._uses(turn), self.stays.loads(turn, self.lives.now[device])
+        device, k, m = turn.device, turn.shard, turn.number
+        at, brings = self._uses(turn)
         takes, there = list[Copy | Send](), self.strategy.where[k + 1, m]
         x, y = self._boundary("x", k + 1, m), self._boundary("y", k + 1, m)
         if there == device:
@@ -72,40 +123,54 @@ class Walk:
             at["y"] = self.lives.take(device, y, m)
             takes.append(self._send(turn, x, at["y"], there))
             self.lives.give(device, y, m, 1)
+        if there == device and self.strategy.modes[k + 1].spilled:
+            takes.append(_waiting("S", x, at["y"], m))
         for item in self._waits(k, m):
+            after = 1 - self.strategy.stretches
             if item.role == "saved":
                 at["saved"] = self.lives.take(device, item, m)
-            takes.append(_waiting("S", item, at[item.role], m))
-            self.lives.give(device, item, m, 1)
-        return Visit(k, m, "F", at, brings, takes, device=device)
+                after = self.strategy.ring - 1
+                if self.strategy.stretches:
+                    after = min(after, self.lives.end(device) - self.lives.now[device])
+            if item.role == "saved" or self.strategy.where[k - 1, m] != device:
+                takes.append(_waiting("S", item, at[item.role], m))
+            self.lives.give(device, item, m, after)
+        return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
 
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
-        device, kind, k, m = turn
+        device, kind, k, m = turn.device, turn.kind, turn.shard, turn.number
         now, takes = self.lives.now[device], list[Copy | Send]()
-        brings: list[Copy | Send] = [*self.stays.loads(turn, now)]
-        if kind != "W":
+        waits, shard, mode = list[Copy](), self.shards[k], self.strategy.modes[k]
+        if self.strategy.stretches and mode.update == "device-streamed" and shard.grad_bytes:
+            waits += self.updates.state(turn)
+        for item in self._waits(k, m) if kind != "W" else ():
             since = self.stays.before(device, now)
-            for item in self._waits(k, m):
-                brings.append(_waiting("P", item, self.lives.take(device, item, m, since), m))
-        at = self._uses(turn)
+            if self.strategy.stretches:
+                since = self.lives.begin(device)
+                if item.role == "saved":
+                    since = max(since, now - self.strategy.ring + 1)
+            name = self.lives.take(device, self._down(item.name[0], k, m), m, since)
+            waits.append(_waiting("P", item, name, m))
+        at, brings = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
         if kind != "I":
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-        return Visit(k, m, kind, at, brings, takes, device=device)
+        return Visit(k, m, kind, at, [*brings, *waits], takes, device=device, each=turn.each)
 
     def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
-        device, _, k, m = turn
+        device, k, m = turn.device, turn.shard, turn.number
         if k < self.strategy.last:
-            for item in (self._boundary(letter, k + 1, m) for letter in "dgx"):
-                if name := self.lives.find(device, item, m):
-                    at["dy"] = name
-                    self.lives.give(device, item, m)
-                    break
+            letter = "g" if k + 1 in self.strategy.halved else "x"
+            if self.strategy.where[k + 1, m] != device:
+                letter = "d"
+            item = self._down(letter, k + 1, m)
+            at["dy"] = self.lives.find(device, item, m) or ""
+            self.lives.give(device, item, m)
         if k:
             there, own = self.strategy.where[k - 1, m], self._boundary("g", k, m)
             split = k in self.strategy.halved
@@ -120,8 +185,8 @@ class Walk:
     def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
         """The sum of a tie's gradients comes from the holder behind and goes on to the one before,
         at last to the owner."""
-        device, _, k, m = turn
-        tie = Item("tie", k, "tie", self.strategy.sized[m].tie_bytes)
+        device, k, m = turn.device, turn.shard, turn.number
+        tie = self._tie(k, m)
         at["tie"] = self.lives.find(device, tie, m) or self.lives.take(device, tie, m)
         if k == self.strategy.owner:
             self.lives.give(device, tie, m)
@@ -135,41 +200,57 @@ class Walk:
     def _release(self, turn: Turn) -> None:
         """Input and batch are not needed any more; where x holds a gradient, another backward on
         this device gives it back."""
-        device, _, k, m = turn
+        device, k, m = turn.device, turn.shard, turn.number
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
         if k and (split or where[k - 1, m] != device):
-            self.lives.give(device, self._boundary("x", k, m), m, int(not split))
+            self.lives.give(device, self._down("x", k, m), m, int(not split))
         if self.strategy.modes[k].activations == "offload":
-            self.lives.give(device, self._packed(k, m), m)
-        if k in (0, last):
+            self.lives.give(device, self._down("a", k, m), m)
+        if k in (0, last) and not self.strategy.stretches:
             self.used[device, m] += 1
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
                 self.lives.give(device, self._batch_of(m), m)
 
-    def _uses(self, turn: Turn) -> dict[Role, str]:
-        """Parameters, input and batch of a pass, where they are on its device."""
-        device, _, k, m = turn
-        roles: tuple[Role, Role] = "param", "tied"
-        at = {
-            role: self.stays.at(device, shard, self.lives.now[device]).name
-            for role, shard in zip(roles, self.stays.needs(turn), strict=False)
-        }
-        for item in (self._boundary("x", k, m), self._batch_of(m), self._packed(k, m)):
+    def _uses(self, turn: Turn) -> tuple[dict[Role, str], list[Copy]]:
+        """Parameters, input and batch of a pass, where they are on its device; and the parameters
+        that come for it."""
+        device, k, m = turn.device, turn.shard, turn.number
+        now, down = self.lives.now[device], turn.kind != "F"
+        here = self.stays.here(turn, now)
+        at: dict[Role, str] = {"param": here[0][1].name}
+        if len(here) > 1:
+            at["tied"] = here[1][1].name
+        items = [self._down("x", k, m) if down else self._boundary("x", k, m)] if k else []
+        if k in (0, self.strategy.last):
+            items.append(self._batch_of(m))
+        if down and self.strategy.modes[k].activations == "offload":
+            items.append(self._down("a", k, m))
+        for item in items:
             if name := self.lives.find(device, item, m):
                 at[item.role] = name
-        return at
+        return at, self.stays.loads(here, now)
+
+    def _tie(self, k: int, m: int) -> Item:
+        return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
 
     def _batch_of(self, m: int) -> Item:
-        return Item("batch", 0, "batch", self.strategy.sized[m].batch_bytes)
+        return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
-        """The boundary before a shard, x or y, or its gradient, d or g."""
-        role: Role = "x" if letter in "xy" else "dx"
-        return Item(f"{letter}{k}", k, role, self.strategy.cost(k, m).in_bytes)
+        """The boundary before a shard, x or y, its gradient, d or g, or what a forward packs, a."""
+        return self._item(letter, k, m, f"{letter}{k}")
 
-    def _packed(self, k: int, m: int) -> Item:
-        """The values that a shard's forward packs."""
-        return Item(f"a{k}", k, "saved", self.strategy.cost(k, m).offload_bytes or 0)
+    def _down(self, letter: str, k: int, m: int) -> Item:
+        """The same as backwards have it: what came back from the host has slots of its own."""
+        back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
+        return self._item(letter, k, m, f"{letter}{k}{'b' if back else ''}")
+
+    def _item(self, letter: str, k: int, m: int, name: str) -> Item:
+        found = self.items.get((name, m))
+        if found is None:
+            size = self.strategy.bytes_of(_ROLES[letter], k, m)
+            found = self.items[name, m] = Item(name, k, _ROLES[letter], size)
+        return found
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:
         """The items that wait on the host from a forward to its backward."""
@@ -177,7 +258,7 @@ class Walk:
         if mode.spilled:
             yield self._boundary("x", k, m)
         if mode.activations == "offload":
-            yield self._packed(k, m)
+            yield self._boundary("a", k, m)
 
     def _send(self, turn: Turn, item: Item, name: str, there: int) -> Send:
         """Send a microbatch's value to a slot of another device."""
@@ -190,3 +271,8 @@ def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
     """A copy from the host, or to it, of what waits there."""
     host = f"{item.name}.{m}"
     return Copy(kind, item.name[0], item.number, item.role, item.bytes, name, host, m)
+
+
+def _steps(turns: Sequence[Turn]) -> Sequence[int]:
+    """The steps of a device's turns: each is one where none are said."""
+    return range(len(turns)) if turns and turns[0].step < 0 else [turn.step for turn in turns]

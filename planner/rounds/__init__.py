@@ -3,17 +3,14 @@
 from planner.rounds.emit import Copy, Emitter, Send, Visit
 from planner.rounds.evaluation import SUFFIX, evaluating, least_us, on_one_node, share_us
 from planner.rounds.hazards import dependencies
-from planner.rounds.host_bytes import PLENTY, Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import Draft, Orders, Steady, dispatched, in_order, shortest
 from planner.rounds.ops import Entry, queued
 from planner.rounds.program import Cycle, assembled, planned_task
-from planner.rounds.round import Round
 from planner.rounds.slab import Life, Slab
 from planner.rounds.timeline import Needs, execution_order, once, settled
 
 __all__ = [
-    "PLENTY",
     "SUFFIX",
     "Copy",
     "Cycle",
@@ -24,22 +21,16 @@ __all__ = [
     "Life",
     "Needs",
     "Orders",
-    "Round",
     "Send",
     "Slab",
     "Steady",
-    "Store",
     "Visit",
-    "Waiting",
     "assembled",
     "dependencies",
     "dispatched",
     "evaluating",
     "execution_order",
-    "fitted",
     "in_order",
-    "kept_bytes",
-    "least_bytes",
     "least_us",
     "on_one_node",
     "once",
@@ -48,5 +39,4 @@ __all__ = [
     "settled",
     "share_us",
     "shortest",
-    "store",
 ]

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.rounds import Round
+from planner.lowering import Round, moves
 from planner.search.descent import descend
 from planner.shards import (
     HELD,
@@ -22,7 +22,6 @@ from planner.shards import (
     Strategy,
     possible,
     settled,
-    slots_of,
 )
 
 Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
@@ -112,23 +111,21 @@ def score(made: Round) -> Score:
 def least_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
-    slots = slots_of(strategy)
-    values = [value for value in slots.values if value.bytes]
-    coming = [(value, value.into) for value in values if value.into]
-    leaving = {value.name: value.out for value in values if value.out}
-    ends = list(accumulate(slots.us, initial=0))
+    copies = moves(strategy)
+    ends = list(accumulate(copies.us, initial=0))
     least = max(
         ends[-1],
-        sum(into.us(links) for _, into in coming),
-        sum(links.spill_us(out.bytes) for out in leaving.values()),
-        sum(out.update_us for out in leaving.values()),
+        sum(into.us(links) for into in copies.into.values()),
+        sum(links.spill_us(out.bytes) for out in copies.out.values()),
+        sum(out.update_us for out in copies.out.values()),
     )
-    for value, into in coming:
-        out = leaving.get(into.after)
-        if out and value.role == "param":
+    for k, shard in enumerate(strategy.shards):
+        into = copies.into.get(f"s{k}.param")
+        out = copies.out.get(into.after) if into else None
+        if into and out:
             # In the turn of a block others come before it; a gradient goes while it is noted.
             begin = ends[into.need + (strategy.turn and into.need == strategy.block)]
-            compute = ends[out.made + 1] - begin - strategy.shards[value.number].norm_us
+            compute = ends[out.made + 1] - begin - shard.norm_us
             way = compute + links.spill_us(out.bytes) + out.update_us + into.us(links)
             least = max(least, way)
     return least

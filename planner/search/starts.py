@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from planner.inputs import Limits
+from planner.lowering import least_bytes
 from planner.lp import Terms, scratch_bytes
-from planner.rounds import least_bytes
 from planner.shards import (
     SCALARS_BYTES,
     Links,

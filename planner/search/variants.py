@@ -10,8 +10,9 @@ from itertools import pairwise
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
+from planner.lowering import Waiting
 from planner.lp import scratch_bytes
-from planner.rounds import HydraStrategy, Waiting, hydra
+from planner.rounds import HydraStrategy, hydra
 from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Strategy, castable, separable
 from plans.schema import Program

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from planner.dispatch import Pool
 from planner.inputs import Effort
-from planner.lowering import PipelineRound, PipelineStrategy
+from planner.lowering import PipelineRound, PipelineStrategy, store
 from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
-from planner.rounds import Entry, store
+from planner.rounds import Entry
 from planner.search import Part
 from planner.sequences.kinds import Shape, Some, with_kinds
 from planner.sequences.ways import FINEST, Trial

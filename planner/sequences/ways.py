@@ -194,7 +194,7 @@ class Trial:
         """About how long a segment takes to begin and to end."""
         links, took = self.asked.links, [0] * self.way.layout.devices
         stays = PipelineRound(self.strategy, links).walk.stays
-        for device, copy in (*stays.comes(), *stays.goes()):
+        for device, copy in (*stays.comes(links), *stays.goes()):
             if isinstance(copy, Send):
                 took[device] += links.send_us(copy.bytes, device, copy.to)
             else:

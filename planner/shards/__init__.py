@@ -1,6 +1,5 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
-from planner.shards.copy_windows import Clock
 from planner.shards.costs import TaskCosts, castable, shape_of, sizes, stays_whole
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.shards.modes import (
@@ -19,25 +18,35 @@ from planner.shards.modes import (
     settled,
 )
 from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost, copy_us
-from planner.shards.slots import Slots, slots_of
 from planner.shards.strategy import Planned, Strategy, reserve_bytes
 from planner.shards.ties import separable, untied
-from planner.shards.values import DEVICE, SCALARS_BYTES, Value, extent, pack, placed
+from planner.shards.values import (
+    DEVICE,
+    PLENTY,
+    SCALARS_BYTES,
+    Into,
+    Out,
+    Value,
+    extent,
+    pack,
+    placed,
+)
 
 __all__ = [
     "DEVICE",
     "HELD",
+    "PLENTY",
     "SCALARS_BYTES",
     "Activations",
-    "Clock",
     "Held",
+    "Into",
     "Links",
     "MicrobatchCost",
     "Mode",
+    "Out",
     "Place",
     "Planned",
     "ShardCost",
-    "Slots",
     "Strategy",
     "TaskCosts",
     "Update",
@@ -63,7 +72,6 @@ __all__ = [
     "settled",
     "shape_of",
     "sizes",
-    "slots_of",
     "stays_whole",
     "untied",
 ]

@@ -1,6 +1,6 @@
 """One way to train a task on one device: the decisions, as a value."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,6 +31,16 @@ class Planned(Protocol):
     def halved(self) -> Collection[int]:
         """The shards whose backwards are split in two."""
         ...
+
+
+class _Here(dict[tuple[int, int], int]):
+    """All on one device."""
+
+    def __missing__(self, _: tuple[int, int]) -> int:
+        return 0
+
+
+_HERE = _Here()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +86,7 @@ class Strategy:
             return next(n for n in range(most, 0, -1) if count % n == 0)
         return 1
 
-    @property
+    @cached_property
     def each(self) -> int:
         """Microbatches in an op."""
         return self.costs.microbatches // self.parts
@@ -101,6 +111,49 @@ class Strategy:
         return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
 
     halved = ()
+    devices = 1
+    tight = stretches = True
+    costs_each = ()
+
+    where: ClassVar[Mapping[tuple[int, int], int]] = _HERE
+
+    @cached_property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        return ((0,),) * len(self.modes)
+
+    @cached_property
+    def homes(self) -> tuple[int, ...]:
+        return (0,) * len(self.modes)
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        return ((),) * len(self.modes)
+
+    @property
+    def sent(self) -> Any:
+        return self.users
+
+    @property
+    def added(self) -> Any:
+        return self.users
+
+    @cached_property
+    def holders(self) -> tuple[int, ...]:
+        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
+
+    def cost(self, k: int, m: int) -> ShardCost:
+        return self.shards[k]
+
+    def bytes_of(self, role: str, k: int, m: int) -> int:
+        """The bytes that an op's microbatches have."""
+        if role == "batch":
+            return self.each * self.costs.batch_bytes
+        if role == "tie":
+            one = self.turn and (self.owner or 0) >= self.block
+            return (1 if one else self.each) * self.tie_bytes
+        if role == "saved":
+            return self.each * (self.shards[k].offload_bytes or 0)
+        return (1 if self.turn and k > self.block else self.each) * self.shards[k].in_bytes
 
     @property
     def tie_bytes(self) -> int:
@@ -116,6 +169,11 @@ class Strategy:
     def turn(self) -> bool:
         """True if there is a block of several shards, and more than one microbatch."""
         return self.block < self.last and self.costs.microbatches > 1
+
+    @property
+    def sweeps(self) -> int:
+        """Steps from the first forward to the last backward."""
+        return 2 * self.last + 1 + self.turn
 
     @property
     def bottom(self) -> int:

@@ -11,6 +11,9 @@ from profiles.codec import align
 DEVICE = 0
 """The only device of a program on one."""
 
+PLENTY = 1 << 62
+"""Bytes that no host has: where its memory does not matter."""
+
 SCALARS_BYTES = 4096
 """Room for tensors of a few bytes that depend on how layers are put together: the loss before and
 after it is scaled, an update's step counters."""

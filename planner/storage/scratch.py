@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from planner.rounds import Store
+from planner.lowering import Store
 from planner.shards import extent
 from plans.checker import ancestors
 from plans.schema import Buffer, Host, Plan

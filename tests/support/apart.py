@@ -5,7 +5,7 @@ from support import synthetic
 from support.lone import lone
 
 from planner.inputs.problem import Kind, Problem
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode

@@ -3,7 +3,7 @@
 from planner.builder import assemble, certified
 from planner.inputs.problem import Effort, Problem
 from planner.lowering import PipelineStrategy
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.search.task import Candidate
 from planner.shards.strategy import Strategy
 from plans.prediction import Bound

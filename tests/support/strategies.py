@@ -13,13 +13,14 @@ from itertools import combinations, pairwise, product
 from msgspec import structs
 
 from planner.inputs.problem import Kind, Problem
-from planner.rounds import host_bytes as host
-from planner.rounds.round import Round
+from planner.lowering import host_bytes as host
+from planner.lowering.round import Round
+from planner.lowering.turns import sweep
+from planner.lowering.walk import Walk
 from planner.rounds.slab import bytes_alive
 from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.shards.shard_cost import Links
-from planner.shards.slots import slots_of
 from planner.shards.strategy import Strategy
 from profiles.schema import Device, Link, Rate, Task
 from tests.support import synthetic
@@ -183,9 +184,9 @@ def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
 
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    slots = slots_of(strategy)
-    lives = ((value.bytes, value.first, value.last) for value in slots.values)
-    return strategy.reserve_bytes + max(bytes_alive(lives, slots.count))
+    walk = Walk(strategy, sweep(strategy))
+    lives = ((value.bytes, value.first, value.last) for value in walk.values[0])
+    return strategy.reserve_bytes + max(bytes_alive(lives, walk.lives.count[0]))
 
 
 class Loads:

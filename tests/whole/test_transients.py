@@ -21,8 +21,8 @@ from executor import run
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
 from planner.inputs.problem import Problem
+from planner.lowering.round import Round
 from planner.pipelines.sketch import ZERO_BUBBLE, PipelineSpec, Sketch
-from planner.rounds.round import Round
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Activations, Mode

@@ -91,7 +91,7 @@ def test_a_device_has_room_for_two_gradients_of_others(replicas: int) -> None:
     """However many replicas there are, beside those that others are added to."""
     task = synthetic.task("a", layers=1, batch=6)
     one = piped.piped(task, (0, 1), [tuple(range(replicas))], "1f1b")
-    values = [value for own in PipelineRound(one, piped.LINKS).walk.values() for value in own]
+    values = [value for own in PipelineRound(one, piped.LINKS).walk.values for value in own]
     held = Counter(value.space for value in values if value.name.startswith("o"))
     assert held[str(one.homes[0])] == max(held.values()) == 2
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
+from planner.lowering.round import Round
 from planner.lp.rows import Part, Terms
 from planner.lp.windows import Phases, Solution
-from planner.rounds.round import Round
 from planner.search.local_search import least_us
 from planner.search.task import Search
 from planner.shards.cuts import cut_points, layer_graph

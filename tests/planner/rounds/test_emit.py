@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
+from planner.lowering.turns import sweep
+from planner.lowering.walk import Walk
 from planner.rounds.emit import Emitter, Visit
 from planner.rounds.ops import Entry
-from planner.rounds.shard_major import ShardMajor
 from planner.shards.shard_cost import Links
-from planner.shards.slots import Slots
 from planner.shards.strategy import Strategy
 from plans.ops import parse_id
 
@@ -28,7 +28,7 @@ def test_every_op_is_on_the_device_of_its_visit(seed: int, norms: bool) -> None:
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = some_choice(case, rng)
-    here = list(ShardMajor(Slots(strategy)).visits())
+    here = list(Walk(strategy, sweep(strategy)).visits)
     there = [visit._replace(device=3 + visit.shard) for visit in here]
     one, several = (emitted(strategy, case.links, order) for order in (here, there))
     assert [e.name for e in one] == [e.name for e in several]
@@ -47,6 +47,6 @@ def test_a_name_is_written_as_it_is_read(seed: int) -> None:
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6))
     strategy = some_choice(case, rng)
-    entries = emitted(strategy, case.links, ShardMajor(Slots(strategy)).visits())
+    entries = emitted(strategy, case.links, Walk(strategy, sweep(strategy)).visits)
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(parse_id(str(entry.name)) == entry.name for entry in entries)

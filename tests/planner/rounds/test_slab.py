@@ -6,7 +6,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.rounds.round import lay_out
+from planner.lowering.link_windows import Clock
+from planner.lowering.round import lay_out
 from planner.rounds.slab import Slab, bytes_alive
 from planner.shards.shard_cost import Links
 from planner.shards.values import Into, Out, Value
@@ -69,7 +70,8 @@ def links() -> Links:
 
 
 def laid_out(of: Lives, room: int) -> Slab:
-    return lay_out(of, links(), room)  # type: ignore[arg-type]
+    clock = Clock(of.strategy, of.us, links(), of.values)  # type: ignore[arg-type]
+    return lay_out(clock, room)
 
 
 def spans(slab: Slab) -> dict[str, tuple[int, int]]:

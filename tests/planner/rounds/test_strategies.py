@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.lone import lone
 from support.strategies import Loads, Small, in_less, small, some_choice
 
-from planner.rounds.host_bytes import fitted, least_bytes, store
-from planner.rounds.round import Round
+from planner.lowering.host_bytes import fitted, least_bytes, store
+from planner.lowering.round import Round
 from plans import violations
 from plans.schema import Plan
 

@@ -12,7 +12,7 @@ from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Problem
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import renamed
 from planner.search.task import Wide

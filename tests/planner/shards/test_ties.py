@@ -14,7 +14,7 @@ from planner.builder import build
 from planner.errors import Infeasible
 from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort, Problem
-from planner.rounds.round import Round
+from planner.lowering.round import Round
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, holdings
 from planner.shards.shard_cost import Links

@@ -11,35 +11,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-from planner.shards.shard_cost import Links
-from planner.shards.slots import Slots
-from planner.shards.values import Value
+from planner.shards import Links, Strategy, Value
 
 
 class Clock:
     """When slots end, in a steady state: time is that of the compute stream, stretched where a
     link needs longer than that for a round."""
 
-    def __init__(self, slots: Slots, links: Links, values: Sequence[Value]) -> None:
-        self.slots, self.links, self.costs = slots, links, slots.strategy.costs
+    def __init__(
+        self, strategy: Strategy, us: Sequence[int], links: Links, values: Sequence[Value]
+    ) -> None:
+        self.strategy, self.us, self.links, self.costs = strategy, us, links, strategy.costs
+        values = [value for value in values if value.bytes]
+        self.values, self.count = values, len(us)
         leaving = sorted((v.out.made, v.name, v.out) for v in values if v.out)
         coming = sorted((v.into.need, v.name, v.into) for v in values if v.into)
         self.leaving = {name: out for _, name, out in leaving}
         self.coming = {name: into for _, name, into in coming}
         out = sum(links.spill_us(out.bytes) for out in self.leaving.values())
         into = sum(into.us(links) for into in self.coming.values())
-        compute = max(1, sum(slots.us))
+        compute = max(1, sum(us))
         self.stretch = max(1.0, out / compute, into / compute)
-        self.ends = list(accumulate(us * self.stretch for us in slots.us))
+        self.ends = list(accumulate(one * self.stretch for one in us))
 
     def slot(self, us: float) -> int:
-        """The slot at a time; slots of other rounds are below 0, or from `Slots.count` on."""
+        """The slot at a time; slots of other rounds are below 0, or from `count` on."""
         lap, within = divmod(us, self.ends[-1])
-        return int(lap) * self.slots.count + bisect_right(self.ends, within)
+        return int(lap) * self.count + bisect_right(self.ends, within)
 
     def end(self, slot: int) -> float:
         """When a slot ends."""
-        lap, within = divmod(slot, self.slots.count)
+        lap, within = divmod(slot, self.count)
         return lap * self.ends[-1] + self.ends[within]
 
     def _out(self) -> Iterator[tuple[str, float, float]]:
@@ -53,7 +55,7 @@ class Clock:
         late = []
         for lap in (-1, 0):  # what the round before left behind is still on its way
             for name, out in self.leaving.items():
-                begin = self.end(out.made + lap * self.slots.count)
+                begin = self.end(out.made + lap * self.count)
                 if out.steady:
                     begin -= self._rest(out.made)
                 made.append((begin, lap, name, out))
@@ -64,19 +66,19 @@ class Clock:
                 now = max(now, made[-1][0])
             while made and made[-1][0] <= now:
                 begin, lap, name, out = made.pop()
-                first = self.end(out.again + lap * self.slots.count)
-                heapq.heappush(waiting, (first if self.slots.strategy.urgent else begin, name, lap))
+                first = self.end(out.again + lap * self.count)
+                heapq.heappush(waiting, (first if self.strategy.urgent else begin, name, lap))
             _, name, lap = heapq.heappop(waiting)
             out = self.leaving[name]
             now += self.links.spill_us(out.bytes)
             if out.update_us and self.costs.noted:
-                late.append((out.again + lap * self.slots.count, lap, name, now, out.update_us))
+                late.append((out.again + lap * self.count, lap, name, now, out.update_us))
                 continue
             done = max(now, done) + out.update_us if out.update_us else done
             if not lap:
                 yield name, now, done if out.update_us else now
         for _, lap, name, end, us in sorted(late):
-            norms = self.end(self.slots.sweeps - 1 + lap * self.slots.count)
+            norms = self.end(self.strategy.sweeps - 1 + lap * self.count)
             norms += self.links.spill_us(self.costs.task.norm_bytes)
             done = max(done, end, norms) + us
             if not lap:
@@ -113,7 +115,7 @@ class Clock:
         """For loads of two rounds when they must end, when they can begin, how long they take."""
         for lap in (0, 1):
             for name, into in self.coming.items():
-                end = self.end(into.need + lap * self.slots.count - 1)
+                end = self.end(into.need + lap * self.count - 1)
                 begin = -math.inf
                 if into.after in ready:
                     made = self.leaving[into.after].made
@@ -124,4 +126,4 @@ class Clock:
 
     def _rest(self, slot: int) -> float:
         """µs that a slot spends on all microbatches but one."""
-        return self.slots.us[slot] * self.stretch * (1 - 1 / self.costs.microbatches)
+        return self.us[slot] * self.stretch * (1 - 1 / self.costs.microbatches)

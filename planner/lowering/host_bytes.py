@@ -20,13 +20,11 @@ from typing import Protocol
 
 from msgspec import structs
 
+from planner.lowering.moves import moves
 from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
-from planner.shards import Planned, Slots, Strategy, Value, extent, pack, slots_of
-from plans.schema import Buffer
+from planner.shards import Planned, Strategy, Value, extent, pack
+from plans.schema import Buffer, Role
 from profiles.codec import align
-
-PLENTY = 1 << 62
-"""Bytes that no host has: where its memory does not matter."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def store(strategy: Strategy | Waiting) -> Store:
         "host",
     )
     if isinstance(strategy, Strategy):
-        scratch = Scratch.of(slots_of(strategy)).buffers
+        scratch = Scratch.of(strategy).buffers
     else:
         scratch = pack(strategy.waiting(), "host")
     base = extent(held)
@@ -89,7 +87,7 @@ def store(strategy: Strategy | Waiting) -> Store:
 def fitted(strategy: Strategy, room: int) -> Strategy | None:
     """The strategy with what waits on the host in what `room` bytes leave for it beside what is
     kept there; None when it does not fit."""
-    left, waiting = room - kept_bytes(strategy), _Waiting(slots_of(strategy))
+    left, waiting = room - kept_bytes(strategy), _Waiting(strategy)
     if sum(value.bytes for value in waiting.values()) <= left:
         return replace(strategy, host_bytes=None) if strategy.host_bytes is not None else strategy
     return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
@@ -98,7 +96,7 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
 def least_bytes(strategy: Strategy | Waiting) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, Strategy):
-        return kept_bytes(strategy) + _Waiting(slots_of(strategy)).least().bytes
+        return kept_bytes(strategy) + _Waiting(strategy).least().bytes
     return store(strategy).bytes
 
 
@@ -112,15 +110,15 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, slots: Slots) -> "Scratch":
-        waiting = _Waiting(slots)
-        if slots.strategy.host_bytes is None:
+    def of(cls, strategy: Strategy) -> "Scratch":
+        waiting = _Waiting(strategy)
+        if strategy.host_bytes is None:
             values = waiting.values()
             ends = accumulate((value.bytes for value in values), initial=0)
             placed = zip(values, ends, strict=False)
             buffers = tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
-            return cls(buffers, {}, tuple(sorted(grad.number for grad, _ in waiting.grads)))
-        layout = waiting.stretched(slots.strategy.host_bytes)
+            return cls(buffers, {}, tuple(sorted(k for k, _ in waiting.grads)))
+        layout = waiting.stretched(strategy.host_bytes)
         order = sorted((life.last, life.value.number) for life in layout.placed if _is_grad(life))
         return cls(layout.buffers, layout.before, tuple(k for _, k in order))
 
@@ -130,43 +128,45 @@ def _is_grad(life: Life) -> bool:
 
 
 class _Waiting:
-    """Values that wait on the host for a while, of those that the device copies there.
+    """Values that wait on the host for a while.
 
-    grads: of shards updated on the host, in the order in which they come.
+    grads: the copies of shards updated there, in the order in which they come.
     """
 
-    def __init__(self, slots: Slots) -> None:
-        self.slots, self.costs, self.parts = slots, slots.strategy.costs, slots.strategy.parts
-        out = [(value, value.out) for value in slots.values if value.out and value.bytes]
-        self.grads = [pair for pair in out if pair[0].role == "grad"][::-1]
-        self.aside = [pair for pair in out if pair[0].role in ("x", "saved")]
+    def __init__(self, strategy: Strategy) -> None:
+        copies = moves(strategy)
+        self.costs, self.parts, self.count = strategy.costs, strategy.parts, copies.count
+        self.grads = [(k, out) for role, k, out in copies.waits if role == "grad"][::-1]
+        self.aside = [one for one in copies.waits if one[0] != "grad"]
 
     def values(self, grads: int = 0) -> list[Value]:
         """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
         count = self.costs.microbatches
         every = [self._gradient(place, grads) for place in range(len(self.grads))]
-        for value, out in self.aside:
+        for role, k, out in self.aside:
             size = count * align(out.bytes // count)
-            every.append(self._hosted(value, size, out.made, out.again, self.parts))
+            name = f"{'x' if role == 'x' else 'a'}{k}" + ".0" * (self.parts == 1)
+            value = self._hosted(name, role, k, size, out.made, out.again)
+            every.append(value._replace(parts=self.parts))
         norms = align(self.costs.task.norm_bytes)
         if self.grads and norms:
             name = f"{self.costs.task.name}.norm"
-            every.append(Value(name, norms, 0, self.slots.count - 1, space="host"))
+            every.append(Value(name, norms, 0, self.count - 1, space="host"))
         return every
 
     def _gradient(self, place: int, grads: int) -> Value:
         """A gradient, until its shard computes again, when the update is long over."""
-        (value, out), count = self.grads[place], len(self.grads)
+        (k, out), count = self.grads[place], len(self.grads)
         last = out.again - 1
         if 0 < grads < count:
             laps, at = divmod(place + grads, count)
-            last = min(last, self.grads[at][1].made + laps * self.slots.count - 1)
-        return self._hosted(value, align(out.bytes), out.made, last)
+            last = min(last, self.grads[at][1].made + laps * self.count - 1)
+        return self._hosted(f"s{k}.grad", "grad", k, align(out.bytes), out.made, last)
 
-    def _hosted(self, value: Value, size: int, first: int, last: int, parts: int = 1) -> Value:
-        """The value's bytes on the host."""
-        name = f"{self.costs.task.name}.{value.name}"
-        return Value(name, size, first, last, parts, None, None, "host", value.role, value.number)
+    def _hosted(self, name: str, role: Role, k: int, size: int, first: int, last: int) -> Value:
+        """A value on the host."""
+        own = f"{self.costs.task.name}.{name}"
+        return Value(own, size, first, last, space="host", role=role, number=k)
 
     def least(self) -> Slab:
         """In as few bytes as are found."""
@@ -191,8 +191,8 @@ class _Waiting:
                     ledger.live(life, life.first, min(stay[life.value.name], life.last + longer))
                 longer *= 2
 
-        return stretched(self.values(counts[few - 1]), self.slots.count, room, stretch)
+        return stretched(self.values(counts[few - 1]), self.count, room, stretch)
 
     def _laid(self, grads: int) -> Slab:
         """The waiting values, with so many gradients at a time."""
-        return Slab(map(Life.of, self.values(grads)), self.slots.count)
+        return Slab(map(Life.of, self.values(grads)), self.count)
