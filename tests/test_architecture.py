@@ -44,7 +44,7 @@ MAY_IMPORT = {
         "storage": "timetable search lowering rounds shards inputs",
         "exploring": "timetable search bounds inputs",
         "builder": "exploring storage timetable sequences pipelines search lowering bounds lp rounds "
-        "inputs",
+        "shards inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
         "cli": "curves sweep builder estimate charts exporting views inputs",

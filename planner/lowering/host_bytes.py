@@ -21,7 +21,7 @@ from typing import Protocol
 from msgspec import structs
 
 from planner.lowering.moves import moves
-from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
+from planner.rounds import Ledger, Life, Slab, buffers_of, stretched
 from planner.shards import Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
 from profiles.codec import align

@@ -6,11 +6,11 @@ s1.grad             ============   one value, from its first use to its last
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from planner.lowering.moves import Moves
-from planner.shards import Value
+from planner.shards import Into, Out, Value
 from plans.schema import Role
 from profiles.codec import align
 
@@ -48,13 +48,18 @@ class Lives:
     """The values that come and go; lives only while a round is made. now: the turn that each device
     is at; steps: of its turns."""
 
-    def __init__(self, steps: Sequence[Sequence[int]], moves: Moves | None = None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Sequence[int]],
+        into: Mapping[str, Into] = MappingProxyType({}),
+        out: Mapping[str, Out] = MappingProxyType({}),
+    ) -> None:
         self.now, self.steps = [0] * len(steps), steps
         self.count = [own[-1] + 1 if own else 0 for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
         self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
         self.single: dict[tuple[int, str], _Single] = {}
-        self.moves = moves or Moves([])
+        self.into, self.out = into, out  # copies of values and items, by name
 
     def step(self, device: int, turn: int) -> int:
         """The step of a turn, which may be before the first or behind the last."""
@@ -134,7 +139,7 @@ class Lives:
         self, device: int, name: str, size: int, role: Role, number: int, first: int, last: int
     ) -> Value:
         """A value on a device, from one step to another."""
-        into, out = self.moves.into.get(name), self.moves.out.get(name)
+        into, out = self.into.get(name), self.out.get(name)
         if into and (ring := self.rings.get((device, into.after))) and len(ring.lives) == 1:
             into = into._replace(after=f"{into.after}.0")
         own = name, align(size), first, last, 1

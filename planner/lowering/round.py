@@ -34,6 +34,7 @@ from planner.rounds import (
     Draft,
     Emitter,
     Entry,
+    Ledger,
     Life,
     Orders,
     Slab,
@@ -44,9 +45,10 @@ from planner.rounds import (
     in_order,
     queued,
     shortest,
+    steady,
+    stretched,
+    without,
 )
-from planner.rounds.list_schedule import steady, without
-from planner.rounds.slab import Ledger, stretched
 from planner.shards import SCALARS_BYTES, Links, Strategy
 from plans.ops import Lane, OpKind, OpName, Stream
 from plans.schema import Memory, Program

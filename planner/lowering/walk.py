@@ -38,8 +38,11 @@ class Walk:
         for turn in every:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
-        copies = moves(strategy) if isinstance(strategy, Strategy) else None
-        self.stays, self.lives = Stays(strategy, own), Lives([*map(_steps, own)], copies)
+        steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
+        if isinstance(strategy, Strategy):
+            self.lives = Lives(steps, moves(strategy).into, moves(strategy).out)
+        else:
+            self.lives = Lives(steps)
         self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int], Item] = {}

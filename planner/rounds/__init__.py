@@ -4,10 +4,19 @@ from planner.rounds.emit import Copy, Emitter, Send, Visit
 from planner.rounds.evaluation import SUFFIX, evaluating, least_us, on_one_node, share_us
 from planner.rounds.hazards import dependencies
 from planner.rounds.hydra import HydraStrategy
-from planner.rounds.list_schedule import Draft, Orders, Steady, dispatched, in_order, shortest
+from planner.rounds.list_schedule import (
+    Draft,
+    Orders,
+    Steady,
+    dispatched,
+    in_order,
+    shortest,
+    steady,
+    without,
+)
 from planner.rounds.ops import Entry, queued
 from planner.rounds.program import Cycle, assembled, planned_task
-from planner.rounds.slab import Life, Slab
+from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
 from planner.rounds.timeline import Needs, execution_order, once, settled
 
 __all__ = [
@@ -18,6 +27,7 @@ __all__ = [
     "Emitter",
     "Entry",
     "HydraStrategy",
+    "Ledger",
     "Life",
     "Needs",
     "Orders",
@@ -26,6 +36,7 @@ __all__ = [
     "Steady",
     "Visit",
     "assembled",
+    "buffers_of",
     "dependencies",
     "dispatched",
     "evaluating",
@@ -39,4 +50,7 @@ __all__ = [
     "settled",
     "share_us",
     "shortest",
+    "steady",
+    "stretched",
+    "without",
 ]
