@@ -43,8 +43,8 @@ MAY_IMPORT = {
         "timetable": "pipelines search bounds lp rounds shards inputs",
         "storage": "timetable search lowering rounds shards inputs",
         "exploring": "timetable search bounds inputs",
-        "builder": "exploring storage timetable sequences pipelines search lowering bounds lp rounds "
-        "shards inputs",
+        "builder": "exploring storage timetable sequences pipelines search lowering bounds lp "
+        "rounds shards inputs",
         "sweep": "curves builder shards inputs",
         "curves": "",
         "cli": "curves sweep builder estimate charts exporting views inputs",

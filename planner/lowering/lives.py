@@ -8,11 +8,13 @@ s1.grad             ============   one value, from its first use to its last
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from planner.shards import Into, Out, Value
 from plans.schema import Role
 from profiles.codec import align
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Item(NamedTuple):

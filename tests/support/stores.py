@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from planner.rounds import Store
+from planner.lowering import Store
 from planner.shards.values import extent, pack
 from plans.schema import Buffer, Plan
 from plans.view import stored

@@ -15,8 +15,8 @@ from support.texts import text_task
 import plans
 from planner import Problem, build, show
 from planner.inputs import Effort, Layout, parse_layout
+from planner.lowering import store
 from planner.packing.asked import Asked
-from planner.rounds import store
 from planner.sequences import switching
 from planner.sequences.made import InTurn, in_common
 from planner.sequences.switching import Pair, assigned, made_in_turn
