@@ -4,6 +4,7 @@ Processes end with the command, however it ends: an interrupt is for the command
 ends them, and when the command is killed they end by themselves.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from profiles.console import heard
 T = TypeVar("T")
 R = TypeVar("R")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_COLLECTED = 50_000  # new objects between two looks for garbage
 _AHEAD = 64  # values that are begun while the first of them is waited for
 
 
@@ -78,7 +80,20 @@ def _begun(function: Callable[[T, Effort], R], effort: Effort, pair: tuple[float
     """The function of an item that begins now, with this part of the time that is left."""
     part, item = pair
     share = max(0.0, effort.left) * part
-    return function(item, replace(effort, deadline=time.monotonic() + share))
+    with _seldom_collected():
+        return function(item, replace(effort, deadline=time.monotonic() + share))
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Searches make many small objects, which are freed without the garbage collector: looking for
+    circles after every 700 of them takes a sixth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECTED, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

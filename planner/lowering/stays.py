@@ -5,6 +5,7 @@ kept       s0 ................................ s0          loaded once
 streamed   s0 .. s0                      s0 ... s0         loaded for each run of its turns
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -35,7 +36,7 @@ class Stays:
     ) -> None:
         self.strategy, self.turns = strategy, turns
         self.count = [len(own) for own in turns]
-        self.starts = [_starts(own) for own in turns]
+        self.starts = [[] if strategy.stretches else _starts(own) for own in turns]
         self.of: dict[tuple[int, int], list[Stay]] = {}
         for device, own in enumerate(turns):
             used: dict[int, list[int]] = {}
@@ -75,13 +76,15 @@ class Stays:
         then."""
         if self.strategy.stretches:
             return turn
-        earlier = [start for start in self.starts[device] if start <= turn][:-1]
-        return earlier[-1] if earlier else -1
+        at = bisect_right(self.starts[device], turn) - 2
+        return self.starts[device][at] if at >= 0 else -1
 
     def at(self, device: int, k: int, turn: int) -> Stay:
         """The stay of a shard at a turn."""
-        stays = self.of[device, k]
-        return next(stay for stay in stays if turn <= stay.last) if len(stays) > 1 else stays[0]
+        for stay in self.of[device, k]:
+            if turn <= stay.last:
+                break
+        return stay
 
     def here(self, turn: Turn, now: int) -> list[tuple[int, Stay]]:
         """The shards whose parameters this turn needs, which is number `now`, and their stays."""
@@ -89,11 +92,14 @@ class Stays:
 
     def loads(self, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
         """Parameters that come for this turn and those that follow it."""
+        begun = [one for one in here if one[1].first == now]
+        if not begun:
+            return []
         shards, modes = self.strategy.shards, self.strategy.modes
         return [
             copied(shards[k], k, "P", "param", stay.name)
-            for k, stay in here
-            if stay.first == now and modes[k].params != "resident"
+            for k, stay in begun
+            if modes[k].params != "resident"
         ]
 
     def _lasting(self) -> Iterator[tuple[int, int, Role]]:
