@@ -1,4 +1,4 @@
-"""A pipeline strategy with an order lowered into its round: turns, visits, slots, slabs, ops."""
+"""A strategy on one device or several made into its round: turns, visits, values, slabs, ops."""
 
 from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.lowering.moves import moves

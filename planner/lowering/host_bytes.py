@@ -3,7 +3,7 @@
 Scratch is what waits on the host for a while: boundaries and packed activations from forward to
 backward, gradients from backward to their update, norms. While there is room everything has bytes
 of its own. Where there is not, bytes change hands as they do in the slab, in cyclic lifetimes
-counted in `slots`: a gradient lives until its shard computes again, or only until so many
+counted in steps: a gradient lives until its shard computes again, or only until so many
 later ones have come, which wait for its update then.
 
     bytes ^  | a0 a0 a0 a0 | grad 2   grad 0 ..

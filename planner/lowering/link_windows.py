@@ -1,4 +1,4 @@
-"""When copies can be over and when they must begin, by slot: before anything is laid out.
+"""When copies can be over and when they must begin, by step: before anything is laid out.
 
 Copies of a link queue behind each other, the outgoing ones from when they are made, the incoming
 ones so that each is there when it is needed.
@@ -15,7 +15,7 @@ from planner.shards import Links, Strategy, Value
 
 
 class Clock:
-    """When slots end, in a steady state: time is that of the compute stream, stretched where a
+    """When steps end, in a steady state: time is that of the compute stream, stretched where a
     link needs longer than that for a round."""
 
     def __init__(
@@ -34,14 +34,14 @@ class Clock:
         self.stretch = max(1.0, out / compute, into / compute)
         self.ends = list(accumulate(one * self.stretch for one in us))
 
-    def slot(self, us: float) -> int:
-        """The slot at a time; slots of other rounds are below 0, or from `count` on."""
+    def step(self, us: float) -> int:
+        """The step at a time; steps of other rounds are below 0, or from `count` on."""
         lap, within = divmod(us, self.ends[-1])
         return int(lap) * self.count + bisect_right(self.ends, within)
 
-    def end(self, slot: int) -> float:
-        """When a slot ends."""
-        lap, within = divmod(slot, self.count)
+    def end(self, step: int) -> float:
+        """When a step ends."""
+        lap, within = divmod(step, self.count)
         return lap * self.ends[-1] + self.ends[within]
 
     def _out(self) -> Iterator[tuple[str, float, float]]:
@@ -86,7 +86,7 @@ class Clock:
 
     @cached_property
     def lives(self) -> tuple[dict[str, int], dict[str, int]]:
-        """For what leaves, the slot in which its copy ends; for what comes, the one in which its
+        """For what leaves, the step in which its copy ends; for what comes, the one in which its
         copy must begin for all to be there in time.
 
         That is found backwards in time: of the copies that may end there, the one that could begin
@@ -94,7 +94,7 @@ class Clock:
         """
         gone, ready = dict[str, int](), dict[str, float]()
         for name, end, update in self._out():
-            gone[name], ready[name] = self.slot(end - 1), update
+            gone[name], ready[name] = self.step(end - 1), update
         since = dict[str, int]()
         waiting = sorted(self._loads(ready), key=lambda load: load[:1] + load[3:])
         heap: list[tuple[float, float, str, int]] = []
@@ -108,7 +108,7 @@ class Clock:
             _, us, name, lap = heapq.heappop(heap)
             now -= us
             if not lap:
-                since[name] = self.slot(now)
+                since[name] = self.step(now)
         return gone, since
 
     def _loads(self, ready: Mapping[str, float]) -> Iterator[tuple[float, float, float, str, int]]:
@@ -124,6 +124,6 @@ class Clock:
                     end += self._rest(into.need)
                 yield end, begin, into.us(self.links), name, lap
 
-    def _rest(self, slot: int) -> float:
-        """µs that a slot spends on all microbatches but one."""
-        return self.us[slot] * self.stretch * (1 - 1 / self.costs.microbatches)
+    def _rest(self, step: int) -> float:
+        """µs that a step spends on all microbatches but one."""
+        return self.us[step] * self.stretch * (1 - 1 / self.costs.microbatches)

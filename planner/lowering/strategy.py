@@ -29,8 +29,8 @@ class PipelineStrategy:
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
 
-    stretches = False
-    ring = 2
+    stretches = False  # values live as long as turns say, with the turn beside it where they move
+    ring = 2  # buffers through which packed activations leave
 
     @cached_property
     def shards(self) -> tuple[ShardCost, ...]:

@@ -112,7 +112,8 @@ class Strategy:
 
     halved = ()
     devices = 1
-    tight = stretches = True
+    tight = True
+    stretches = True  # values have their least lives, which `lay_out` stretches while there is room
     costs_each = ()
 
     where: ClassVar[Mapping[tuple[int, int], int]] = _HERE

@@ -1,4 +1,4 @@
-"""Values on the device or the host in a round, how they move (counted in `slots`), and buffers that
+"""Values on the device or the host in a round, how they move (counted in steps of its compute stream), and buffers that
 lie one after the other."""
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ after it is scaled, an update's step counters."""
 
 
 class Into(NamedTuple):
-    """A copy of so many bytes to the device, for slot `need`, not before slot `earliest`.
+    """A copy of so many bytes to the device, for step `need`, not before step `earliest`.
 
-    after: the value that must be out before. steady: microbatch by microbatch, while the slot
+    after: the value that must be out before. steady: microbatch by microbatch, while the step
     goes on. cast: made from masters.
     """
 
@@ -39,9 +39,9 @@ class Into(NamedTuple):
 
 
 class Out(NamedTuple):
-    """A copy of so many bytes to the host, after slot `made` or, when steady, during it.
+    """A copy of so many bytes to the host, after step `made` or, when steady, during it.
 
-    again: the slot that they are needed for again. update_us: µs of the host's update with them.
+    again: the step that they are needed for again. update_us: µs of the host's update with them.
     """
 
     made: int
@@ -52,9 +52,9 @@ class Out(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Bytes that live in a space from slot `first` to slot `last`, both included.
+    """Bytes that live in a space from step `first` to step `last`, both included.
 
-    Slots below 0 lie in the round before, from `Slots.count` on in the next one. What comes in may
+    Steps below 0 lie in the round before, from the count of all on in the next one. What comes in may
     begin to live earlier than at `first`, what goes out end later than at `last`: `lay_out`
     decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
