@@ -1,5 +1,5 @@
-"""Values on the device or the host in a round, how they move (counted in steps of its compute stream), and buffers that
-lie one after the other."""
+"""Values on the device or the host in a round, how they move (counted in steps of what the device
+computes), and buffers that lie one after the other."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -54,8 +54,8 @@ class Out(NamedTuple):
 class Value(NamedTuple):
     """Bytes that live in a space from step `first` to step `last`, both included.
 
-    Steps below 0 lie in the round before, from the count of all on in the next one. What comes in may
-    begin to live earlier than at `first`, what goes out end later than at `last`: `lay_out`
+    Steps below 0 lie in the round before, from the count of all on in the next one. What comes in
+    may begin to live earlier than at `first`, what goes out end later than at `last`: `lay_out`
     decides.
     parts: the value is so many equal buffers, one per microbatch. bytes: of all of them, aligned.
     space: of the device, or "host". role, number: played for shard `number`, or for all (0).
