@@ -114,7 +114,10 @@ class Updates:
         else:
             takes.append(copied(shard, k, "S", "param", at["param"]))
         if mode.update == "device-streamed" and shard.state_bytes:
-            takes.append(copied(shard, k, "S", "state"))
+            # Behind the parameters, which are wanted sooner; before them, where modes are chosen
+            # by a program that counts on it (`pipelines.delays`).
+            place = len(takes) if self.strategy.stretches else 0
+            takes.insert(place, copied(shard, k, "S", "state"))
         return Visit(k, 0, "U", at, brings, takes, device=home)
 
     def _normed(self, device: int) -> list[Copy | Send]:

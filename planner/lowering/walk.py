@@ -244,9 +244,10 @@ class Walk:
         return self._item(letter, k, m, f"{letter}{k}")
 
     def _down(self, letter: str, k: int, m: int) -> Item:
-        """The same as backwards have it: what came back from the host has slots of its own."""
+        """The same as backwards have it: what came back from the host has slots of its own, where
+        these live no longer than it is there."""
         back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
-        return self._item(letter, k, m, f"{letter}{k}{'b' if back else ''}")
+        return self._item(letter, k, m, f"{letter}{k}{'b' * (back and self.strategy.stretches)}")
 
     def _item(self, letter: str, k: int, m: int, name: str) -> Item:
         found = self.items.get((name, m))

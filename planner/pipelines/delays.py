@@ -170,6 +170,8 @@ class Delays:
         else:
             us += shard.update_device_us + links.spill_us(shard.param_bytes)
             us += links.prefetch_us(shard.param_bytes)
+            if mode.update == "device-streamed":  # the state goes first
+                us += links.spill_us(shard.state_bytes)
         return us + self.served_us(k, mode) - min(self._firsts(k).values())
 
     def _firsts(self, k: int) -> dict[int, int]:
