@@ -147,8 +147,10 @@ def _lead(
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
         console.fail(verdict.trouble, verdict.code)
-        _say(board, "verdict", verdict)
-        with suppress(GantryError):
+        # Others of this node may end before those of another one have heard: torchrun then ends
+        # this process, whose exit code is known.
+        with console.heard((signal.SIGTERM,), lambda *_: None), suppress(GantryError):
+            _say(board, "verdict", verdict)
             board.wait(_notes(world), _LATE_S)
         return verdict.code
     except KeyboardInterrupt as error:
