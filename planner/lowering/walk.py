@@ -93,7 +93,8 @@ class Walk:
         device, s, inner = turn.device, self.strategy, list[Visit]()
         members, parts = range(turn.shard, s.last + 1), range(turn.number + 1)
         within = s.owner in members  # the gradients of one microbatch wait for it
-        ties = [self._tie(turn.shard, m) for m in (parts[:1] if within else parts) if s.holders]
+        tied = any(self.shards[k].tie for k in members)
+        ties = [self._tie(turn.shard, m) for m in (parts[:1] if within else parts) if tied]
         inside = [*(self._boundary("x", k, 0) for k in members[1:]), *ties[: int(within)]]
         for item in inside:
             self.lives.take(device, item, 0)
@@ -106,7 +107,7 @@ class Walk:
                 at["grad"] = grad
                 if k > turn.shard:
                     at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
-                if self.shards[k].tie:
+                if ties:
                     at["tie"] = self.lives.find(device, ties[0], 0 if within else m) or ""
                 inner.append(Visit(k, m, "F", at))
         for item in inside:
