@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
-from support import synthetic
 
 from planner.errors import Infeasible
 from planner.inputs.problem import Effort, Kind, Problem
@@ -13,6 +12,7 @@ from planner.search.task import Candidate
 from planner.search.variants import Found, best
 from plans.schema import Memory, Program
 from profiles.schema import Layer, Struct, Task, Time
+from tests.support import synthetic
 
 
 def of_steps(devices: int, steps: Sequence[int]) -> Problem:
