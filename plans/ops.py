@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class OpKind(StrEnum):
-    """What an op does: the letter in its id."""
+    """The kinds of ops, by the letter in an op's id."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -42,7 +42,7 @@ class OpName:
 
     @property
     def value(self) -> str:
-        """What the op is about: `s3`, `batch`."""
+        """The item and its number as an id has them: `s3`, `batch`."""
         return self.item if self.item in ("batch", "norm") else f"{self.item}{self.number}"
 
     def __str__(self) -> str:

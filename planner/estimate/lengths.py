@@ -82,7 +82,7 @@ def step_us(layers: Sequence[Layer], lengths: Lengths, batch: int) -> list[int]:
 
 
 def in_words(lengths: Lengths) -> str:
-    """How many samples there are, and their tokens."""
+    """A line with the number of samples and their least, most and mean tokens."""
     least, most = int(lengths.min()), int(lengths.max())
     mean = float(lengths.mean())
     return f"{len(lengths)} samples of {least} to {most} tokens, in the mean {mean:.0f}"

@@ -30,7 +30,8 @@ class Moves:
         return len(self.us)
 
     def aside(self, role: Role, k: int, made: int, back: int, size: int) -> None:
-        """What goes microbatch by microbatch, and comes back so."""
+        """Add the copies of a boundary or of packed activations, which go microbatch by microbatch
+        and come back so."""
         name, gap = ("x", 2) if role == "x" else ("a", 1)
         out = self.out[f"{name}{k}"] = Out(made, back, size, steady=True)
         self.into[f"{name}{k}b"] = Into(back, size, made + gap, f"{name}{k}", steady=True)

@@ -43,7 +43,7 @@ class Packed:
     effort: Effort
 
     def estimates(self) -> Iterator[Estimate]:
-        """What its steps take."""
+        """The estimated time of its steps, the only estimate."""
         yield Estimate(self.us, self.us - self.us // _OFF, "its estimate is longer", last=True)
 
     def made(self, shortest: int) -> Made | str:
@@ -95,8 +95,8 @@ class _Search:
             seen.add(us)
 
     def least(self) -> tuple[list[Made], list[int]]:
-        """Of what needs least, where nothing else fits: rounds, and the bytes of a device that
-        others need."""
+        """Rounds of the ways that need least memory, for when nothing else fits; and the bytes of a
+        device that those need which do not fit either."""
         found, needs = list[Made](), list[int]()
         for layout in self.layouts:
             if trial := thrifty(self.asked, least_way(self.asked, layout), self.effort):

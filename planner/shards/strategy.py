@@ -105,11 +105,7 @@ class Strategy:
         """The shard whose tied parameters others use."""
         return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
 
-    @cached_property
-    def top(self) -> int:
-        """The last shard that uses those."""
-        return max((k for k, shard in enumerate(self.shards) if shard.tie), default=0)
-
+    # What `lowering` asks of any strategy, here for one device.
     halved = ()
     devices = 1
     tight = True
@@ -119,34 +115,33 @@ class Strategy:
     where: ClassVar[Mapping[tuple[int, int], int]] = _HERE
 
     @cached_property
-    def replicas(self) -> tuple[tuple[int, ...], ...]:
-        return ((0,),) * len(self.modes)
-
-    @cached_property
     def homes(self) -> tuple[int, ...]:
+        """The device that owns each shard."""
         return (0,) * len(self.modes)
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
+        """For every shard the other devices that need its parameters: none."""
         return ((),) * len(self.modes)
 
     @property
     def sent(self) -> Any:
+        """For every shard the sends of its parameters: none."""
         return self.users
 
     @property
     def added(self) -> Any:
+        """For every shard the additions of its gradients: none."""
         return self.users
 
     @cached_property
     def holders(self) -> tuple[int, ...]:
+        """The other shards that use tied parameters, ascending."""
         return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
 
-    def cost(self, k: int, m: int) -> ShardCost:
-        return self.shards[k]
-
     def bytes_of(self, role: str, k: int, m: int) -> int:
-        """The bytes that an op's microbatches have."""
+        """Bytes of the microbatches of an op: their batch, tie, packed activations, or boundary
+        before a shard."""
         if role == "batch":
             return self.each * self.costs.batch_bytes
         if role == "tie":

@@ -72,15 +72,6 @@ class Value(NamedTuple):
     role: Role = "other"
     number: int = 0
 
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of its copies."""
-        return max(way.bytes for way in (self.into, self.out) if way)
-
-    def part(self, m: int) -> str:
-        """The part that a microbatch has; where there are few, in turn."""
-        return self.name if self.parts == 1 else f"{self.name}.{m % self.parts}"
-
 
 def placed(space: int | str, name: str) -> str:
     """The name of the buffer of a value: on a device with its number in front."""

@@ -106,8 +106,8 @@ def table(comparison: Comparison) -> str:
 
 
 def _cells(one: Ratio, whole: int, show: Callable[[int], str]) -> tuple[str, str, str]:
-    """What was predicted, what was, and the error: as a share of what was predicted, or where that
-    is little of the whole, as a difference."""
+    """The cells of a ratio: predicted, actual, and the error, as a share of the predicted time or,
+    where that is little of the whole, as a difference."""
     if one.actual is None:
         return show(one.predicted), "-", "-"
     error = one.actual - one.predicted

@@ -40,7 +40,7 @@ def devices(plan: Plan) -> list[str]:
 
 
 def _shares(busy: float) -> tuple[str, str]:
-    """How much of its time a device computes, and the rest."""
+    """The shares of a device's time in which it computes and does not."""
     return f"{busy:.1%}", f"{1 - busy:.1%}"
 
 
