@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from planner.bounds import samples_us
 from planner.inputs import Effort, Layout
-from planner.packing import Array, Asked, How, arranged, in_turn
+from planner.packing import Array, Asked, How, in_turn
 from planner.sequences.choose import Best
-from planner.sequences.made import InTurn, Made, lowered
+from planner.sequences.made import InTurn, lowered
 from planner.sequences.ways import Trial, estimated, evenly
-from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
 _FEW = 12  # steps by which ways are judged, of those within the limit and of the others
