@@ -33,9 +33,8 @@ MAY_IMPORT = {
         "orders": "",
         "dispatch": "",
         "packing": "processes dispatch shards inputs",
-        "mixes": "packing dispatch",
         "bounds": "processes packing dispatch lp rounds shards inputs",
-        "sequences": "mixes packing dispatch pipelines search lowering bounds lp rounds orders "
+        "sequences": "packing dispatch pipelines search lowering bounds lp rounds orders "
         "shards inputs",
         "search": "processes lowering lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",

@@ -18,18 +18,16 @@ from numpy.typing import NDArray
 
 from planner.bounds import samples_us
 from planner.inputs import Effort, Layout
-from planner.packing import Array, Asked, How, arranged, in_turn
+from planner.packing import Array, Asked, How, in_turn
 from planner.sequences.choose import Best
-from planner.sequences.made import InTurn, Made, lowered
+from planner.sequences.made import InTurn, lowered
 from planner.sequences.ways import Trial, estimated, evenly
-from plans.timing import kinds_of
 
 _LIMITS = 4  # on the longest sample that are tried
 _FEW = 12  # steps by which ways are judged, of those within the limit and of the others
 _PIECES = (1, 2)  # shards of a stage
 _WORTH = 0.99  # of the time of one way that two may take
 _SEGMENTS = 10_000  # that a plan may list
-_LAID = 3  # times that all steps are laid out when a pair's steps are told apart anew
 _STARTS_US = 20_000  # what a run takes for a segment beside its ops, as measured
 
 Floats = NDArray[np.float64]
@@ -52,7 +50,11 @@ def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
     worth = _us(best) * _WORTH
     search = _Search(asked, one, effort)
     for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
-        for found in made_in_turn(asked, pair, one.made.how, jobs, effort, one.laid_s):
+        steps = np.array(asked.steps)
+        parts = [(way, steps[pair.which == n].tolist()) for n, way in enumerate(pair.ways)]
+        made = lowered(parts, one.made.how, jobs, effort) if effort.left > one.laid_s else 0
+        if not isinstance(made, int):
+            found = InTurn(made)
             if _us(found) < min(worth, _us(best)) and len(found.parts) <= _SEGMENTS:
                 best = found
     return best
@@ -154,48 +156,3 @@ def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
     runs = which[np.flatnonzero(np.diff(which, prepend=-1))]
     total = costs[np.arange(len(costs)), which].sum() + np.array(begins)[runs].sum()
     return which, float(total)
-
-
-def made_in_turn(
-    asked: Asked, pair: Pair, how: How, jobs: int, effort: Effort, laid_s: float = 0.0
-) -> Iterator[InTurn]:
-    """The pair with its rounds; then with the steps that each way should have by these. laid_s: how
-    many seconds all steps take to be laid out."""
-    which, steps = pair.which, np.array(asked.steps)
-    if effort.left <= laid_s:
-        return
-    for again in (True, False):
-        parts = [(way, steps[which == n].tolist()) for n, way in enumerate(pair.ways)]
-        found = lowered(parts, how, jobs, effort)
-        if isinstance(found, int):
-            return
-        yield InTurn(found)
-        if not again or effort.left <= _LAID * laid_s:
-            return
-        costs, before = _costs(asked, found, how, jobs), which
-        which, _ = assigned(costs, [one.begin_us + _STARTS_US for one in found])
-        if (which == before).all() or len(set(which.tolist())) < 2:
-            return
-
-
-def _costs(asked: Asked, made: Sequence[Made], how: How, jobs: int) -> Floats:
-    """The time of every step in each way: as long as its pipelines compute, times how much longer
-    rounds last in which they compute about as long."""
-    longest, steps = _longest(asked), np.array(asked.steps)
-    costs = np.full((len(steps), len(made)), np.inf)
-    for number, one in enumerate(made):
-        able = longest <= one.trial.pool.longest
-        laid = arranged(asked.samples, steps[able].tolist(), one.trial.pool, how, jobs=jobs)
-        means, periods = _kinds(one)
-        costs[able, number] = laid.step_us * np.interp(laid.step_us, means, periods / means)
-    return costs
-
-
-def _kinds(one: Made) -> tuple[Floats, Floats]:
-    """The mean time that pipelines compute in the steps of each kind, ascending, and its period."""
-    kind_of = np.repeat(*np.array(one.arrangement.turns).T)
-    used = np.unique(kind_of)
-    means = np.array([one.arrangement.step_us[kind_of == kind].mean() for kind in used])
-    periods = np.array([kinds_of(one.program)[kind].period_us for kind in used.tolist()], float)
-    order = np.argsort(means)
-    return means[order], periods[order]
