@@ -288,14 +288,9 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         """The task of this name; KeyError where there is none."""
         return self._tasks[name]
 
-    def program_of(self, segment: Segment) -> Program | None:
-        """The program of a segment; None where the plan has no such program."""
-        return self._programs.get(segment.program)
-
     def trained(self, segment: Segment) -> tuple[str, ...]:
-        """The tasks of a segment's program, none where the plan has no such program."""
-        program = self.program_of(segment)
-        return program.tasks if program else ()
+        """The tasks of a segment's program."""
+        return self.program(segment.program).tasks
 
     @cached_property
     def _programs(self) -> dict[str, Program]:

@@ -35,7 +35,7 @@ class View(NamedTuple):
 
 def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
     """`program` in a plan of these tasks and host buffers."""
-    own = {name: tasks[name] for name in program.tasks if name in tasks}
+    own = {name: tasks[name] for name in program.tasks}
     if program.evaluates:
         own = {name: evaluated(task) for name, task in own.items()}
     names = {name for op in program.ops for name in (*op.reads.values(), *op.writes.values())}

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from planner.lowering import Store
 from planner.shards import extent
-from plans.checker import ancestors
+from plans.order import ancestors
 from plans.schema import Buffer, Host, Plan
 
 Stores = Mapping[str, Store]

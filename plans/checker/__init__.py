@@ -2,10 +2,8 @@
 
 from plans.checker.capacity import value_bytes
 from plans.checker.check import findings, violations
-from plans.checker.concurrent import ancestors
 
 __all__ = [
-    "ancestors",
     "findings",
     "value_bytes",
     "violations",

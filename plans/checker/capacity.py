@@ -7,14 +7,15 @@ since a device's streams run at the same time but one op each.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from plans.checker.graphs import Load, heaviest
+from plans.checker.order import Phase
 from plans.ops import Lane, OpName
-from plans.order import Stays
-from plans.schema import Buffer, Host, Op, Plan, Program, Task
+from plans.order import Stays, node_count
+from plans.schema import Buffer, Plan, Task
 from plans.ties import crossing
-from plans.timing import scaled
+from plans.timing import overlaps, scaled
 from plans.view import View, by_kind, stored
 from profiles.codec import ALIGNMENT
 
@@ -55,10 +56,10 @@ def _most_bytes(name: OpName, role: str, task: Task) -> int:
     return sizes.get(role, shard.in_bytes)
 
 
-def values_fit(view: View, ops: Iterable[Op]) -> Iterator[str]:
-    """Every value of these ops fits its buffer; told once for each buffer and kind of value."""
+def values_fit(view: View, phases: Iterable[Phase]) -> Iterator[str]:
+    """Every value fits its buffer; told once for each buffer and kind of value."""
     told: set[tuple[str, str, int, str]] = set()
-    for op in ops:
+    for op in chain.from_iterable(phase.ops for phase in phases):
         name = op.name
         for role, buffer_name in (*op.reads.items(), *op.writes.items()):
             needed = value_bytes(name, role, view.tasks[name.task], view.program.tokens)
@@ -72,12 +73,12 @@ def values_fit(view: View, ops: Iterable[Op]) -> Iterator[str]:
                 )
 
 
-def host_fits(plan: Plan, nodes: int) -> Iterator[str]:
+def host_fits(plan: Plan) -> Iterator[str]:
     """The host store fits its budget, and its buffers the store; each of several nodes has but a
-    part of it, which `network` counts."""
+    part of it, which `ledger` counts."""
     host = plan.host
     yield from aligned(host.buffers)
-    if host.bytes > host.budget_bytes and nodes == 1:
+    if host.bytes > host.budget_bytes and node_count(plan) == 1:
         yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
     for buffer in host.buffers:
         end = buffer.offset + buffer.bytes
@@ -107,18 +108,15 @@ def stores(plan: Plan, stays: Stays) -> Iterator[str]:
                 yield f"{name}: the host store has no such buffer, {size} bytes are needed"
             elif size and held[name].bytes < size:
                 yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
-    active: list[Extent] = []
-    for start, end, name in kept(plan):
-        active = [extent for extent in active if extent[1] > start]
-        for _, until, other in active:
-            mine, theirs = task_of(name), task_of(other)
-            if mine == theirs or not stays.apart(mine, theirs):
-                yield (
-                    f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
-                    f"at {until}; both are kept between segments"
-                )
-                break
-        active.append((start, end, name))
+    told = set[str]()
+    for (_, until, other), (start, _, name) in overlaps(kept(plan)):
+        mine, theirs = task_of(name), task_of(other)
+        if name not in told and (mine == theirs or not stays.apart(mine, theirs)):
+            told.add(name)
+            yield (
+                f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
+                f"at {until}; both are kept between segments"
+            )
 
 
 def kept(plan: Plan) -> list[Extent]:
@@ -161,16 +159,17 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[
                     )
 
 
-def devices_fit(program: Program, plan: Plan, numbers: tuple[int, ...]) -> Iterator[str]:
-    """The devices `numbers` of the plan are large enough for the program's devices 0, 1, ..."""
-    for memory, number in zip(program.memory, numbers, strict=True):
-        device, needed = plan.devices[number], memory.slab_bytes + memory.reserve_bytes
-        if needed > device.budget_bytes:
-            yield (
-                f"{program.name}: slab {memory.slab_bytes} + reserve {memory.reserve_bytes} = "
-                f"{needed} bytes exceed the budget of device {number} {device.name!r}, "
-                f"{device.budget_bytes}"
-            )
+def devices_fit(plan: Plan) -> Iterator[str]:
+    """The devices of every segment are large enough, told once per program and devices."""
+    for name, numbers in dict.fromkeys((s.program, s.devices) for s in plan.segments):
+        for memory, number in zip(plan.program(name).memory, numbers, strict=True):
+            device, needed = plan.devices[number], memory.slab_bytes + memory.reserve_bytes
+            if needed > device.budget_bytes:
+                yield (
+                    f"{name}: slab {memory.slab_bytes} + reserve {memory.reserve_bytes} = "
+                    f"{needed} bytes exceed the budget of device {number} {device.name!r}, "
+                    f"{device.budget_bytes}"
+                )
 
 
 def memory_fits(view: View) -> Iterator[str]:
@@ -193,9 +192,12 @@ def memory_fits(view: View) -> Iterator[str]:
             yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
-def updates_fit(view: View, host: Host) -> Iterator[str]:
-    """The transients of updates lie beside the host store; for several nodes `network` looks
-    at that."""
+def updates_fit(view: View, plan: Plan) -> Iterator[str]:
+    """The transients of updates lie beside the host store; for several nodes `ledger` looks at
+    that."""
+    if node_count(plan) > 1:
+        return
+    host = plan.host
     needed = host.bytes + sum(updating(view).values())
     if needed > host.budget_bytes >= host.bytes:
         yield (

@@ -1,52 +1,50 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The groups of rules are in
-README.md; each has its module: shape and roles, order, races, symbolic (versions), capacity,
-times, graphs, disk, network, lengths, and whole tasks here.
+It trusts neither planner nor executor and knows only the format. The rules are in README.md; each
+is a function that finds lines, one for each violation, which begin with the name of what breaks
+it. They are asked in stages: what one stage finds sound, the next looks up without care.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TypeVar
 
 from plans.checker.alike import likeness
 from plans.checker.capacity import (
+    Extent,
     devices_fit,
     foreign_writes,
     host_fits,
+    kept,
     memory_fits,
     stores,
     updates_fit,
     values_fit,
 )
-from plans.checker.concurrent import shared_bytes
-from plans.checker.context import Context, KindContext, ProgramContext, Rule, ask
-from plans.checker.graphs import activations, kept_graphs, left_over
-from plans.checker.lengths import (
-    Pair,
-    following,
-    kinds_shape,
-    lengths_shape,
-    pairs,
-    runs_shape,
-)
-from plans.checker.network import (
+from plans.checker.graphs import kept_graphs
+from plans.checker.lengths import Pair, following, kinds_shape, lengths_shape, pairs, runs_shape
+from plans.checker.nodes import (
     Nodes,
     ledger,
     nodes_kept,
     nodes_shape,
+    on_nodes,
     pattern,
+    program_nodes,
+    spread,
     states_found,
 )
-from plans.checker.order import cycles
-from plans.checker.races import own_conflicts, races
-from plans.checker.roles import casts
+from plans.checker.order import Phase, cycles, phases
+from plans.checker.races import own_conflicts, races, shared_bytes
 from plans.checker.shape import plan_shape, program_shape
 from plans.checker.symbolic import versions
+from plans.checker.tasks import all_steps, left_over, task_rules
 from plans.checker.times import certificate, phase_times, segment_times
-from plans.order import disk_shape, evaluations
-from plans.schema import Plan, Task
-from plans.ties import tie_rules
-from plans.view import view
+from plans.order import Stays, disk_shape, evaluations
+from plans.schema import Buffer, Plan, Task
+from plans.view import View, by_kind, view
 from profiles.findings import Findings
 
 
@@ -54,202 +52,184 @@ def violations(plan: Plan) -> list[str]:
     """Every rule that `plan` breaks, one line each, beginning with the name of what breaks it; of
     one kind no more than the first ones, and how many others there are.
 
-    Empty when the plan is sound. A program whose shape is broken is not looked at further: what
-    else it breaks may show only once that is repaired.
+    Empty when the plan is sound. What later stages would say of a plan of broken shape is left
+    out: it may show only once that is repaired.
     """
     return findings(plan).lines()
 
 
 def findings(plan: Plan) -> Findings:
     """Every rule that `plan` breaks."""
-    found, context = Findings(), Context(plan)
-    broken = ask(found, _PLAN, context)
-    _programs(found, context, broken)
-    if len(context.views) < len(plan.programs):
-        broken.add("programs")
-    ask(found, _TOGETHER, context, broken=broken)
+    found = Findings()
+    if ask(found, _NAMES, plan):
+        whole, linked = Whole(plan), ask(found, _LINKS, plan)
+        ask(found, _PLAN, whole)
+        if linked and all([ask(found, _SHAPE, one, one.where) for one in whole.programs]):
+            _programs(found, whole)
+            ask(found, _TOGETHER, whole)
     return found
 
 
-def _programs(found: Findings, context: Context, broken: Collection[str]) -> None:
-    """Look at every program; those that are alike are proven once."""
-    possible = [
-        program
-        for program in context.plan.programs
-        if not found.add("kinds", kinds_shape(program, context.tasks))
-    ]
-    after = pairs(context.plan, {program.name for program in possible})
-    # Likenesses, with the nodes and the pairs of kinds, of sound ones.
+C = TypeVar("C")
+Rules = Mapping[str, Callable[[C], Iterable[str]]]
+"""Rules about a C by the name of their group: of each group findings are listed up to a number."""
+
+
+def ask(found: Findings, rules: Rules[C], context: C, where: str = "") -> bool:
+    """True if these rules find nothing; what they find is added, each line with `where` behind."""
+    return not any([found.add(group, rule(context), where) for group, rule in rules.items()])
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A plan whose names are sound, with all that rules look up in it."""
+
+    plan: Plan
+
+    @cached_property
+    def host(self) -> dict[str, Buffer]:
+        return {buffer.name: buffer for buffer in self.plan.host.buffers}
+
+    @cached_property
+    def tasks(self) -> dict[str, Task]:
+        return {task.name: task for task in self.plan.tasks}
+
+    @cached_property
+    def stays(self) -> Stays:
+        return Stays(self.plan)
+
+    @cached_property
+    def kept(self) -> list[Extent]:
+        return kept(self.plan)
+
+    @cached_property
+    def nodes(self) -> dict[str, Nodes]:
+        """The nodes of every program's devices."""
+        return program_nodes(self.plan)
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """The programs by name."""
+        return {one.name: view(one, self.tasks, self.host) for one in self.plan.programs}
+
+    @cached_property
+    def programs(self) -> list["OneProgram"]:
+        after, several = pairs(self.plan, self.views), len(self.views) > 1
+        return [
+            OneProgram(self, one, f" [program {name!r}]" if several else "", after[name])
+            for name, one in self.views.items()
+        ]
+
+
+@dataclass(frozen=True)
+class OneKind:
+    """A program as if all its rounds were of one kind. own: its phases less those that it shares
+    with kind 0."""
+
+    view: View
+    phases: list[Phase]
+    own: list[Phase]
+    where: str
+
+
+@dataclass(frozen=True)
+class OneProgram:
+    """A program of a plan. where: how its lines end; after: pairs of its kinds of rounds of which
+    one comes after the other."""
+
+    whole: Whole
+    view: View
+    where: str
+    after: frozenset[Pair]
+
+    @cached_property
+    def kinds(self) -> list[OneKind]:
+        enter, _, leave = phases(self.view.program)
+        found = list[OneKind]()
+        views = by_kind(self.view)
+        for number, one in enumerate(views):
+            its = [enter, phases(one.program)[1], leave]
+            mark = f" [kind {number}]" if len(views) > 1 else ""
+            found.append(OneKind(one, its, its[1:2] if number else its, mark + self.where))
+        return found
+
+
+def _programs(found: Findings, whole: Whole) -> None:
+    """Look into every program, on the nodes where it runs; those that are alike are proven once."""
     proven: set[tuple[bytes, Nodes, frozenset[Pair]]] = set()
-    for program in possible:
-        where = f" [program {program.name!r}]" if len(context.plan.programs) > 1 else ""
-        what = view(program, context.tasks, context.host)
-        one = ProgramContext(context, what, where, after[program.name])
-        if "shape" in ask(found, _SHAPE, one, where, broken):
-            continue
-        context.views[program.name] = what
-        nodes = context.placed.get(program.name, ())
-        alike = likeness(what), pattern(nodes), one.after
+    for one in whole.programs:
+        ask(found, _STORE, one, one.where)
+        nodes = whole.nodes.get(one.view.program.name, ())
+        alike = likeness(one.view), pattern(nodes), one.after
         if alike not in proven:
-            before = found.total
-            _inside(found, one, nodes)
-            proven |= {alike} if found.total == before else set()
+            placed, where = spread(one.view, nodes), one.where + on_nodes(nodes)
+            if _inside(found, OneProgram(whole, placed, where, one.after)):
+                proven.add(alike)
 
 
-def _inside(found: Findings, program: ProgramContext, nodes: Nodes) -> None:
-    """Violations inside a program of sound shape, whose devices are on these nodes."""
-    broken = ask(found, _PROGRAM, program, program.where)
-    for kind in program.kinds:
-        broken |= ask(found, _KIND, kind, kind.where)
-    if "cycles" in broken:
-        return
-    one, wrong = program.on(nodes), set[str]()
-    for kind in one.kinds:
-        wrong |= ask(found, _VALUES, kind, kind.where)
-    ask(found, _FOLLOWING, one, one.where, wrong)
+def _inside(found: Findings, program: OneProgram) -> bool:
+    """True if the inside of a program of sound shape is sound; what is wrong there is added."""
+    fits = ask(found, _PROGRAM, program, program.where)
+    fits &= all([ask(found, _KIND, kind, kind.where) for kind in program.kinds])
+    return (
+        all([ask(found, _ORDER, kind, kind.where) for kind in program.kinds])
+        and all([ask(found, _VALUES, kind, kind.where) for kind in program.kinds])
+        and ask(found, _FOLLOWING, program, program.where)
+        and fits
+    )
 
 
-def _placed(context: Context) -> Iterator[str]:
-    """The devices of every segment are large enough, told once per program and devices."""
-    plan, sound = context.plan, context.views
-    for name, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
-        if name not in sound or len(devices) != sound[name].program.devices:
-            continue
-        if max(devices) < len(plan.devices):
-            yield from devices_fit(sound[name].program, plan, devices)
+def _kinds_shape(plan: Plan) -> Iterator[str]:
+    tasks = {task.name: task for task in plan.tasks}
+    return chain.from_iterable(kinds_shape(program, tasks) for program in plan.programs)
 
 
-def _tasks(context: Context) -> Iterator[str]:
-    """Violations of each task by itself."""
-    for task in context.plan.tasks:
-        for rule in (_whole, tie_rules, activations, casts):
-            yield from rule(task)
-
-
-def _whole(task: Task) -> Iterator[str]:
-    """Shards cover the layers in order with boundaries between them, microbatches fill a batch."""
-    end = 0
-    for number, shard in enumerate(task.shards):
-        name = f"{task.name}.s{number}"
-        if shard.first_layer != end:
-            yield f"{name}: begins at layer {shard.first_layer}, expected {end}"
-        if shard.end_layer <= shard.first_layer:
-            yield f"{name}: has no layer: from {shard.first_layer} up to {shard.end_layer}"
-        end = shard.end_layer
-        if (shard.in_bytes > 0) != (number > 0):
-            wanted = "expected at least 1" if number else "expected 0"
-            yield f"{name}: has {shard.in_bytes} boundary bytes before it, {wanted}"
-        if shard.rng_draws is None and task.microbatches > 1:
-            yield (
-                f"{name}: rng_draws is unknown, which allows 1 microbatch, not {task.microbatches}"
-            )
-    if task.parts.together and task.microbatches > 1:
-        yield (
-            f"{task.name}: its batch stays whole ({task.parts.why}), which allows 1 microbatch, "
-            f"not {task.microbatches}"
-        )
-    total = task.microbatch * task.microbatches
-    if total != task.batch and not task.lengths:
-        yield (
-            f"{task.name}: {task.microbatches} microbatches of {task.microbatch} make {total}, "
-            f"the batch is {task.batch}"
-        )
-
-
-def _steps(plan: Plan) -> Iterator[str]:
-    """The rounds of all segments of a task add up to its steps."""
-    rounds: Counter[str] = Counter()
-    for segment in plan.segments:
-        program = plan.program_of(segment)
-        if program and not program.evaluates:
-            rounds.update(dict.fromkeys(program.tasks, segment.rounds))
-    for task in plan.tasks:
-        if rounds[task.name] != task.steps:
-            yield (
-                f"{task.name}: all segments together train {rounds[task.name]} steps, "
-                f"expected {task.steps}"
-            )
-        elif not task.steps:
-            yield f"{task.name}: has 0 steps, expected 1 at least; leave it out"
-
-
-def _foreign(program: ProgramContext) -> Iterator[str]:
-    whole = program.whole
-    return foreign_writes(program.view, whole.kept, whole.stays)
-
-
-def _updates(program: ProgramContext) -> Iterable[str]:
-    """On one node; on several the ledger counts them."""
-    whole = program.whole
-    return updates_fit(program.view, whole.plan.host) if whole.nodes == 1 else ()
-
-
-def _follow(program: ProgramContext) -> Iterator[str]:
-    kinds = program.kinds
-    return following([k.view for k in kinds], [k.phases for k in kinds], program.after)
-
-
-_PLAN: tuple[Rule[Context], ...] = (
-    Rule("names", "names", lambda c: plan_shape(c.given)),
-    Rule("lengths", "kinds", lambda c: lengths_shape(c.given)),
-    Rule("runs", "kinds", lambda c: runs_shape(c.given)),
-    Rule("host", "host store", lambda c: host_fits(c.plan, c.nodes)),
-    Rule("nodes", "nodes", lambda c: nodes_shape(c.plan)),
-    Rule("disk", "disk", lambda c: disk_shape(c.plan)),
-    Rule("stores", "host store", lambda c: stores(c.plan, c.stays), ("disk",)),
-    Rule("tasks", "tasks", _tasks),
-    Rule("left over", "tasks", lambda c: left_over(c.plan)),
-    Rule("steps", "steps", lambda c: _steps(c.plan)),
-    Rule("evaluations", "evaluations", lambda c: evaluations(c.plan)),
-    Rule("kept nodes", "nodes", lambda c: nodes_kept(c.plan, c.placed)),
-)
-"""What needs no program to be of sound shape."""
-
-_SHAPE: tuple[Rule[ProgramContext], ...] = (
-    Rule("shape", "ops", lambda p: program_shape(p.view, p.whole.host)),
-    Rule("foreign", "host store", _foreign, ("shape", "disk")),
-)
-
-_PROGRAM: tuple[Rule[ProgramContext], ...] = (
-    Rule("memory", "memory", lambda p: memory_fits(p.view)),
-    Rule("updates", "memory", _updates),
-)
-"""What programs that are alike have in common, down to _FOLLOWING."""
-
-_KIND: tuple[Rule[KindContext], ...] = (
-    Rule("values fit", "memory", lambda k: values_fit(k.view, k.ops)),
-    Rule("graphs", "graphs", lambda k: kept_graphs(k.view)),
-    Rule(
-        "own",
-        "races",
-        lambda k: own_conflicts(k.ops, k.view.buffers),
-    ),
-    Rule("cycles", "order", lambda k: cycles(k.own)),
-    Rule("times", "times", lambda k: phase_times(k.own), ("cycles",)),
-)
-
-_VALUES: tuple[Rule[KindContext], ...] = (
-    Rule(
-        "races",
-        "races",
-        lambda k: races(k.own, k.view.buffers),
-    ),
-    Rule("values", "values", lambda k: versions(k.view, k.phases)),
-)
-"""What depends on the nodes of a program's devices, and is asked where no op waits for itself."""
-
-_FOLLOWING: tuple[Rule[ProgramContext], ...] = (
-    Rule("following", "values", _follow, ("races", "values")),
-)
-
-_NODES = ("names", "nodes", "programs")
-
-_TOGETHER: tuple[Rule[Context], ...] = (
-    Rule("devices", "devices", _placed),
-    Rule("states", "nodes", lambda c: states_found(c.plan) if c.nodes > 1 else (), _NODES),
-    Rule("ledger", "nodes", lambda c: ledger(c.plan, c.views) if c.nodes > 1 else (), _NODES),
-    Rule("segments", "segments", lambda c: shared_bytes(c.plan, c.views)),
-    Rule("segment times", "times", lambda c: segment_times(c.plan)),
-    Rule("certificate", "prediction", lambda c: certificate(c.plan)),
-)
-"""What needs the views of programs, or every program to be of sound shape ("programs")."""
+_NAMES: Rules[Plan] = {"names": plan_shape}
+_LINKS: Rules[Plan] = {
+    "runs": runs_shape,
+    "kinds": _kinds_shape,
+    "nodes": nodes_shape,
+    "disk": disk_shape,
+}
+_PLAN: Rules[Whole] = {
+    "lengths": lambda w: lengths_shape(w.plan),
+    "host": lambda w: host_fits(w.plan),
+    "stores": lambda w: stores(w.plan, w.stays),
+    "tasks": lambda w: task_rules(w.plan),
+    "left over": lambda w: left_over(w.plan),
+    "steps": lambda w: all_steps(w.plan),
+    "evaluations": lambda w: evaluations(w.plan),
+    "kept nodes": lambda w: nodes_kept(w.plan, w.nodes),
+}
+_SHAPE: Rules[OneProgram] = {"ops": lambda p: program_shape(p.view, p.whole.host)}
+_STORE: Rules[OneProgram] = {
+    "foreign": lambda p: foreign_writes(p.view, p.whole.kept, p.whole.stays)
+}
+_PROGRAM: Rules[OneProgram] = {
+    "memory": lambda p: memory_fits(p.view),
+    "updates": lambda p: updates_fit(p.view, p.whole.plan),
+}
+_KIND: Rules[OneKind] = {
+    "values fit": lambda k: values_fit(k.view, k.own),
+    "graphs": lambda k: kept_graphs(k.view),
+    "own": lambda k: own_conflicts(k.view, k.own),
+}
+_ORDER: Rules[OneKind] = {"order": lambda k: cycles(k.own)}
+_VALUES: Rules[OneKind] = {
+    "times": lambda k: phase_times(k.own),
+    "races": lambda k: races(k.view, k.own),
+    "values": lambda k: versions(k.view, k.phases),
+}
+_FOLLOWING: Rules[OneProgram] = {
+    "following": lambda p: following(
+        [k.view for k in p.kinds], [k.phases for k in p.kinds], p.after
+    )
+}
+_TOGETHER: Rules[Whole] = {
+    "devices": lambda w: devices_fit(w.plan),
+    "states": lambda w: states_found(w.plan),
+    "ledger": lambda w: ledger(w.plan, w.views),
+    "segments": lambda w: shared_bytes(w.plan, w.views),
+    "segment times": lambda w: segment_times(w.plan),
+    "certificate": lambda w: certificate(w.plan),
+}

@@ -11,36 +11,9 @@ from typing import NamedTuple
 
 from plans.checker.order import ROUNDS
 from plans.ops import BACKWARDS, OpKind, OpName, Stream
-from plans.schema import Buffer, Op, Plan, Shard, Task
+from plans.schema import Buffer, Op, Shard
 from plans.timing import scaled
 from plans.view import View
-
-
-def activations(task: Task) -> Iterator[str]:
-    """Every shard's `activations` and `saved_bytes` go together."""
-    for number, shard in enumerate(task.shards):
-        where = f"{task.name}.s{number}"
-        if shard.activations == "recompute" and shard.saved_bytes:
-            yield f"{where}: keeps {shard.saved_bytes} saved bytes but recomputes, expected 0"
-        if shard.activations != "recompute" and number == len(task.shards) - 1:
-            yield (
-                f"{where}: activations are {shard.activations!r}, but the last shard has no F that "
-                "could keep any; expected 'recompute'"
-            )
-
-
-def left_over(plan: Plan) -> Iterator[str]:
-    """Nothing is left for a second part where no backward has one."""
-    ids = (op.id.rpartition(".") for program in plan.programs for op in program.ops)
-    split = {item for item, _, kind in ids if kind.startswith(OpKind.INPUT_GRAD)}
-    for task in plan.tasks:
-        for number, shard in enumerate(task.shards):
-            where = f"{task.name}.s{number}"
-            if shard.left_bytes and where not in split:
-                yield (
-                    f"{where}: has {shard.left_bytes} left bytes, but none of its backwards is "
-                    "split, expected 0"
-                )
 
 
 def kept_graphs(view: View) -> Iterator[str]:

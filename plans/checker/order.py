@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -44,7 +43,8 @@ class Phase:
     @cached_property
     def order(self) -> list[int]:
         """One order of the nodes that keeps every edge, where they have no cycle."""
-        return linearise(self)
+        nodes = range(len(self.ops) * self.rounds)
+        return list(TopologicalSorter({node: self.before(node) for node in nodes}).static_order())
 
     def label(self, node: int) -> str:
         """The name of a node in messages: `gpt-a.s3.F2 round 1`, `gpt-a.s3.P0 in enter`."""
@@ -97,39 +97,6 @@ def _cycles(phase: Phase) -> Iterator[str]:
         yield f"{phase.ops[ring[0]].id}: waits for itself in {phase.name}, a deadlock: {names}"
         for before, after in pairwise(ring):
             graph[after].discard(before)
-
-
-def linearise(phase: Phase) -> list[int]:
-    """The nodes of an acyclic phase in an order that keeps every edge, earliest predicted first.
-
-    Following the predicted times makes what is found along it what would most likely happen.
-    """
-    size = len(phase.ops)
-    followers: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-    for index, waits in enumerate(phase.waits):
-        for before, lag in waits:
-            followers[before].append((index, lag))
-    missing = [len(phase.before(node)) for node in range(size * phase.rounds)]
-    starts = [op.start_us for op in phase.ops]
-    ready = [(_start(phase, starts, n), n) for n, count in enumerate(missing) if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        _, node = heappop(ready)
-        order.append(node)
-        number, index = divmod(node, size)
-        for after, lag in followers[index]:
-            if number + lag < phase.rounds:
-                later = (number + lag) * size + after
-                missing[later] -= 1
-                if not missing[later]:
-                    heappush(ready, (_start(phase, starts, later), later))
-    return order
-
-
-def _start(phase: Phase, starts: list[int], node: int) -> int:
-    number, index = divmod(node, len(starts))
-    return number * phase.period_us + starts[index]
 
 
 class Streams:

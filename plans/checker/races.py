@@ -1,19 +1,28 @@
 """Rule 3 of the checker: two ops that touch the same bytes, one of them writing, are ordered.
 
-The ends of all buffers cut each space into elementary intervals; along one order of the ops each
-interval remembers its last writer and the latest reader of every stream. If every access
-comes after these, every pair of conflicting accesses is ordered: neighbours are, and order is
-transitive.
+Within a program: the ends of all buffers cut each space into elementary intervals; along one order
+of the ops each interval remembers its last writer and the latest reader of every stream. If every
+access comes after these, every pair of conflicting accesses is ordered: neighbours are, and order
+is transitive.
+
+Between segments: those that share a device or a task run one after the other, and what they touch
+on devices is theirs alone. The host store is what others on their nodes can reach too. Where tasks
+wait on the disk, segments of those that share host bytes run one after the other, too.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
 
 from plans.checker.order import Clock, Phase, Streams, clocks
-from plans.schema import Buffer, Op
+from plans.order import ancestors, nodes_of
+from plans.schema import Buffer, Op, Plan
+from plans.timing import overlaps, union
+from plans.view import View
 
 
 class Span(NamedTuple):
@@ -61,10 +70,11 @@ def overlap(a: Buffer, b: Buffer) -> bool:
     return a.space == b.space and a.offset < ends[1] and b.offset < ends[0]
 
 
-def own_conflicts(ops: Iterable[Op], buffers: dict[str, Buffer]) -> Iterator[str]:
+def own_conflicts(view: View, phases: Iterable[Phase]) -> Iterator[str]:
     """Bytes that ops would overwrite while they need them: only dx may replace x or dy."""
-    for op in ops:
-        yield from _own_conflicts(op, buffers)
+    for phase in phases:
+        for op in phase.ops:
+            yield from _own_conflicts(op, view.buffers)
 
 
 def _own_conflicts(op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
@@ -120,10 +130,10 @@ class _Space:
             self.read[low:high, self.column[stream]] = at
 
 
-def races(phases: Iterable[Phase], buffers: dict[str, Buffer]) -> Iterator[str]:
+def races(view: View, phases: Iterable[Phase]) -> Iterator[str]:
     """One line for each pair of ops of an acyclic phase that conflict and are not ordered."""
     for phase in phases:
-        yield from _races(phase, buffers)
+        yield from _races(phase, view.buffers)
 
 
 def _races(phase: Phase, buffers: dict[str, Buffer]) -> Iterator[str]:
@@ -170,3 +180,74 @@ def _message(phase: Phase, node: int, access: Access, other: int, theirs: list[A
         f"{place(access.buffer)} with no order between it and {phase.label(other)}, which "
         f"{'writes' if rival.writes else 'reads'} {rival.role} in {place(rival.buffer)}"
     )
+
+
+class _Stretch(NamedTuple):
+    start: int
+    end: int
+    program: str
+    writes: bool
+
+
+class _Clash(NamedTuple):
+    """Two programs without a common task that touch the same host bytes, some of which these."""
+
+    programs: tuple[str, str]
+    start: int
+    end: int
+
+
+def shared_bytes(plan: Plan, views: Mapping[str, View]) -> Iterator[str]:
+    """One line per segment and program of an earlier segment that may run with it and conflicts."""
+    ended: list[int] = []
+    near: list[int] = []
+    runs: dict[str, list[int]] = {}
+    bits: dict[str, int] = {}  # the same, as bits of an integer
+    for index, segment in enumerate(plan.segments):
+        runs.setdefault(segment.program, []).append(index)
+        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
+    for pair in _clashes(views):
+        ended, near = ended or ancestors(plan), near or _neighbours(plan)
+        for one, other in (pair.programs, pair.programs[::-1]):
+            for high in runs.get(one, []):
+                beside = bits.get(other, 0) & near[high] & ~ended[high] & ((1 << high) - 1)
+                if beside:
+                    low = (beside & -beside).bit_length() - 1  # the first of them
+                    yield (
+                        f"segment {high} ({one!r}): may run together with segment {low} "
+                        f"({other!r}), and both touch host bytes {pair.start}..{pair.end}, one of "
+                        "them writing"
+                    )
+
+
+def _clashes(views: Mapping[str, View]) -> Iterator[_Clash]:
+    """One of every pair of programs that clash."""
+    numbers = {name: number for number, name in enumerate(views)}
+    trains = {name: view.tasks.keys() for name, view in views.items()}
+    found: set[int] = set()  # pairs as one number each: there may be millions
+    for other, stretch in overlaps(s for view in views.values() for s in _touched(view)):
+        if stretch.writes or other.writes:
+            one, two = sorted((stretch.program, other.program))
+            pair = numbers[one] * len(numbers) + numbers[two]
+            if pair not in found and trains[one].isdisjoint(trains[two]):
+                found.add(pair)
+                yield _Clash((one, two), stretch.start, min(stretch.end, other.end))
+
+
+def _touched(view: View) -> Iterator[_Stretch]:
+    """Disjoint host byte ranges that the program reads, and those that it writes."""
+    for writes in (False, True):
+        names = {n for op in view.program.ops for n in (op.writes if writes else op.reads).values()}
+        buffers = [b for b in map(view.buffers.__getitem__, names) if b.space == "host"]
+        for start, end in union((b.offset, b.offset + b.bytes) for b in buffers):
+            yield _Stretch(start, end, view.program.name, writes)
+
+
+def _neighbours(plan: Plan) -> list[int]:
+    """For each segment, as bits of an integer, the segments with a device on one of its nodes."""
+    found = dict[int, int]()
+    placed = [set(nodes_of(plan, one)) for one in plan.segments]
+    for index, nodes in enumerate(placed):
+        for node in nodes:
+            found[node] = found.get(node, 0) | 1 << index
+    return [reduce(or_, map(found.__getitem__, nodes), 0) for nodes in placed]

@@ -60,21 +60,6 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
     return [(_STATE, _PARAM), *kept] if kind is OpKind.PREFETCH else kept
 
 
-def casts(task: Task) -> Iterator[str]:
-    """Parameters are made from masters only where every one of them has one."""
-    for number, shard in enumerate(task.shards):
-        where = f"{task.name}.s{number}: casts its parameters from masters, but"
-        if shard.cast and task.precision != "bf16":
-            yield f"{where} the task's precision is {task.precision!r}, expected 'bf16'"
-        elif shard.cast and shard.grad_bytes != shard.param_bytes:
-            yield (
-                f"{where} {shard.grad_bytes} of its {shard.param_bytes} parameter bytes are "
-                "trained; others have none"
-            )
-        elif shard.cast and shard.state_bytes < shard.param_bytes:
-            yield f"{where} its state has {shard.state_bytes} bytes for {shard.param_bytes}"
-
-
 def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Roles of tied weights that cross shards: F and B of a shard read the owner's parameters,
     and what its B is given and hands on of their gradients."""

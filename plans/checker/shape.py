@@ -6,11 +6,8 @@ What passes here can be looked up without care by the rules that follow.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import structs
-
 from plans.checker.roles import wrong_roles
 from plans.ops import COMPUTES, PASSES, Lane, OpKind, OpName, Stream
-from plans.order import misplaced
 from plans.schema import Buffer, Op, Plan, Program, Segment, Task
 from plans.ties import crossing
 from plans.view import View, by_kind
@@ -27,19 +24,6 @@ def few(names: Sequence[object]) -> str:
     if len(names) <= _FEW:
         return str(list(names))
     return f"{list(names[:_FEW])} and {len(names) - _FEW} more"
-
-
-def known(plan: Plan) -> Plan:
-    """The plan whose programs name no task twice and none that it does not have: what is wrong
-    there, `plan_shape` has said."""
-    names = {task.name for task in plan.tasks}
-    return structs.replace(
-        plan,
-        programs=tuple(
-            structs.replace(p, tasks=tuple(n for n in dict.fromkeys(p.tasks) if n in names))
-            for p in plan.programs
-        ),
-    )
 
 
 def repeated(names: Iterable[str]) -> dict[str, int]:
@@ -71,11 +55,11 @@ def plan_shape(plan: Plan) -> Iterator[str]:
 
 
 def _segment(where: str, segment: Segment, plan: Plan) -> Iterator[str]:
-    program, devices = plan.program_of(segment), len(plan.devices)
-    if program is None:
+    found = [program.devices for program in plan.programs if program.name == segment.program]
+    if not found:
         yield f"{where}: runs program {segment.program!r}, which the plan does not have"
         return
-    wanted = program.devices
+    wanted, devices = found[0], len(plan.devices)
     if len(segment.devices) != wanted:
         yield (
             f"{where}: gives {len(segment.devices)} devices to program {segment.program!r}, "
@@ -113,16 +97,13 @@ def _phase(ops: Sequence[Op], phase: str, view: View) -> Iterator[str]:
 
 
 def _buffers(program: Program, host: dict[str, Buffer]) -> Iterator[str]:
+    spaces = {str(number) for number in range(program.devices)}
     for name, count in repeated(buffer.name for buffer in program.buffers).items():
         yield f"{name}: {count} buffers of program {program.name!r} have this name, expected 1"
     for buffer in program.buffers:
         if buffer.name in host:
             yield f"{buffer.name}: names both a program's buffer and a host buffer"
-        try:
-            sound = str(int(buffer.space)) == buffer.space and int(buffer.space) < program.devices
-        except ValueError:
-            sound = False
-        if not sound:
+        if buffer.space not in spaces:
             yield (
                 f"{buffer.name}: lies in space {buffer.space!r}, expected one of the program's "
                 f"{program.devices} devices, counted from 0"
@@ -150,10 +131,14 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         yield f"{op.id}: task {name.task!r} is not one of the program's {few(view.program.tasks)}"
         return
     evaluates = view.program.evaluates
-    if evaluates and (wrong := [*misplaced(op, name)]):
-        yield from wrong
+    if evaluates and not _judges(op, name):
+        yield (
+            f"{op.id}: only F, P and X of parameters and batches, and X of boundaries belong in a "
+            "program that evaluates"
+        )
         return
-    yield from _item(op, name, task, phase, evaluates=evaluates)
+    for why in _no_op(name, task, phase, evaluates=evaluates):
+        yield f"{op.id}: {why}"
     if queue.device >= view.program.devices:
         yield (
             f"{op.id}: runs on {op.stream}, but the program has {view.program.devices} device(s), "
@@ -172,75 +157,57 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
         yield from _spaces(op, name, queue, view.buffers)
 
 
-def _item(op: Op, name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
-    shards, indexed = len(task.shards), name.item not in ("s", "norm") or name.kind in PASSES
-    first = 1 if name.item in ("x", "dx") else 0
-    if name.item == "a":
-        yield from _packed(op, name, task)
-    elif not first <= name.number < shards:
-        yield f"{op.id}: there is no {name.item}{name.number}, the task has {shards} shard(s)"
-    if name.item == "tie":
-        yield from _handed(op, name, task)
-    if name.item == "norm" and not task.norm_bytes:
-        yield f"{op.id}: there are no norms, task {name.task!r} has 0 norm bytes"
-    if name.kind in COMPUTES and name.item != "s":
-        yield f"{op.id}: {name.kind} acts on a shard, not on {name.item!r}"
-    if name.item == "batch" and name.kind is OpKind.SPILL:
-        yield f"{op.id}: a batch is not spilled, it comes from the task's data"
-    if name.kind is OpKind.FORWARD and name.number == shards - 1 and not evaluates:
-        yield f"{op.id}: the last shard has no F, its B computes the loss"
-    if indexed and name.index >= task.microbatches:
-        yield f"{op.id}: there is no microbatch {name.index}, the task has {task.microbatches}"
-    fixed = name.number < shards and not task.shards[name.number].grad_bytes
-    if name.kind is OpKind.UPDATE and fixed:
-        yield f"{op.id}: updates a shard of 0 gradient bytes, whose parameters never change"
-    if name.kind is OpKind.REDUCE and fixed:
-        yield f"{op.id}: adds gradients of a shard of 0 gradient bytes"
-    if name.kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and name.number < shards:
-        yield from _part(op, name, task)
-    if name.kind is OpKind.NORM:
-        yield from _noted(op, name, task)
-    if name.kind is OpKind.UPDATE and name.index:
-        yield f"{op.id}: U has index 0, not {name.index}: one update a step"
-    loads = (name.item, name.kind) == ("batch", OpKind.PREFETCH)
-    if phase != "round" and (name.kind in COMPUTES or loads):
-        yield f"{op.id}: belongs in round, not in {phase}: a step happens within its round"
+def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
+    """Why there is no such op, by its item, kind and index, or not in this phase."""
+    kind, item, number, count = name.kind, name.item, name.number, len(task.shards)
+    shard, cross = task.shards[number] if number < count else None, crossing(task)
+    fixed = shard is not None and not shard.grad_bytes
+    if item == "a" and number >= count - 1:
+        yield f"there is no a{number}, of {count} shard(s) the last packs nothing"
+    elif item == "a" and shard and shard.activations != "offload":
+        yield f"nothing is packed, the activations of s{number} are {shard.activations!r}"
+    elif not shard or (item in ("x", "dx") and number == 0):
+        yield f"there is no {item}{number}, the task has {count} shard(s)"
+    if item == "tie" and kind is not OpKind.SEND:
+        yield "what tied layers hand down is sent (X) from device to device, or stays"
+    if item == "tie" and (cross is None or number not in cross.holders):
+        yield f"s{number} hands no gradients of tied layers down"
+    if item == "norm" and not task.norm_bytes:
+        yield f"there are no norms, task {task.name!r} has 0 norm bytes"
+    if kind in COMPUTES and item != "s":
+        yield f"{kind} acts on a shard, not on {item!r}"
+    if item == "batch" and kind is OpKind.SPILL:
+        yield "a batch is not spilled, it comes from the task's data"
+    if kind is OpKind.FORWARD and number == count - 1 and not evaluates:
+        yield "the last shard has no F, its B computes the loss"
+    if (item not in ("s", "norm") or kind in PASSES) and name.index >= task.microbatches:
+        yield f"there is no microbatch {name.index}, the task has {task.microbatches}"
+    if kind is OpKind.UPDATE and fixed:
+        yield "updates a shard of 0 gradient bytes, whose parameters never change"
+    if kind is OpKind.REDUCE and fixed:
+        yield "adds gradients of a shard of 0 gradient bytes"
+    if kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and number == 0:
+        yield "the first shard has no gradient of an input, its backward is B"
+    elif kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and fixed:
+        yield "a shard of 0 gradient bytes has none of parameters, its backward is B"
+    if kind is OpKind.NORM and not task.norm_bytes:
+        yield f"notes norms, but task {task.name!r} has 0 norm bytes: no update waits"
+    elif kind is OpKind.NORM and fixed:
+        yield "notes the norms of a shard of 0 gradient bytes"
+    if kind in (OpKind.NORM, OpKind.UPDATE) and name.index:
+        yield f"{kind} has index 0, not {name.index}: there is one a step"
+    loads = item == "batch" and kind is OpKind.PREFETCH
+    if phase != "round" and (kind in COMPUTES or loads):
+        yield f"belongs in round, not in {phase}: a step happens within its round"
 
 
-def _packed(op: Op, name: OpName, task: Task) -> Iterator[str]:
-    """Copies of what a forward packed for its backward: only of shards that do so."""
-    if name.number >= len(task.shards) - 1:
-        count = len(task.shards)
-        yield f"{op.id}: there is no a{name.number}, of {count} shard(s) the last packs nothing"
-    elif (mode := task.shards[name.number].activations) != "offload":
-        yield f"{op.id}: nothing is packed, the activations of s{name.number} are {mode!r}"
-
-
-def _handed(op: Op, name: OpName, task: Task) -> Iterator[str]:
-    """A microbatch's gradients of tied parameters are only sent, by a shard that adds to them."""
-    cross = crossing(task)
-    if name.kind is not OpKind.SEND:
-        yield f"{op.id}: what tied layers hand down is sent (X) from device to device, or stays"
-    if cross is None or name.number not in cross.holders:
-        yield f"{op.id}: s{name.number} hands no gradients of tied layers down"
-
-
-def _part(op: Op, name: OpName, task: Task) -> Iterator[str]:
-    """A backward is split where both its parts have something to do."""
-    if name.number == 0:
-        yield f"{op.id}: the first shard has no gradient of an input, its backward is B"
-    elif not task.shards[name.number].grad_bytes:
-        yield f"{op.id}: a shard of 0 gradient bytes has none of parameters, its backward is B"
-
-
-def _noted(op: Op, name: OpName, task: Task) -> Iterator[str]:
-    """Norms are noted where updates wait for them, of gradients, once a step."""
-    if not task.norm_bytes:
-        yield f"{op.id}: notes norms, but task {name.task!r} has 0 norm bytes: no update waits"
-    elif name.number < len(task.shards) and not task.shards[name.number].grad_bytes:
-        yield f"{op.id}: notes the norms of a shard of 0 gradient bytes"
-    if name.index:
-        yield f"{op.id}: N has index 0, not {name.index}: one note a step"
+def _judges(op: Op, name: OpName) -> bool:
+    """True if a program that evaluates may have such an op: a forward or what it needs."""
+    if name.kind is OpKind.SEND and name.item == "x":
+        return True
+    brings = name.kind in (OpKind.PREFETCH, OpKind.SEND)
+    params = name.item == "s" and set(op.writes) == {"param"}
+    return name.kind is OpKind.FORWARD or (brings and (params or name.item == "batch"))
 
 
 def _lanes(name: OpName, task: Task) -> tuple[Lane, ...]:
@@ -254,25 +221,21 @@ def _lanes(name: OpName, task: Task) -> tuple[Lane, ...]:
 
 
 def _spaces(op: Op, name: OpName, queue: Stream, buffers: dict[str, Buffer]) -> Iterator[str]:
+    """Buffers in other spaces than where ops of this kind find and leave values."""
     device = str(queue.device)
     here = "host" if queue.lane is Lane.HOST else device
     sources = "host" if name.kind is OpKind.PREFETCH else here
     targets = "host" if name.kind is OpKind.SPILL else here
-    for role, buffer in op.reads.items():
-        if buffers[buffer].space != sources:
-            yield _elsewhere(op, "reads", role, buffers[buffer], f"space {sources!r}")
-    for role, buffer in op.writes.items():
-        space = buffers[buffer].space
-        if name.kind is OpKind.SEND:
-            if space in ("host", device):
-                yield _elsewhere(op, "writes", role, buffers[buffer], "another device")
-        elif space != targets:
-            yield _elsewhere(op, "writes", role, buffers[buffer], f"space {targets!r}")
-
-
-def _elsewhere(op: Op, verb: str, role: str, buffer: Buffer, wanted: str) -> str:
-    where = f"{buffer.name} of space {buffer.space!r}"
-    return f"{op.id}: {verb} {role} in {where}, expected a buffer of {wanted}"
+    for verb, roles, space in (("reads", op.reads, sources), ("writes", op.writes, targets)):
+        sent = name.kind is OpKind.SEND and verb == "writes"
+        for role, buffer in roles.items():
+            found = buffers[buffer].space
+            if found in ("host", device) if sent else found != space:
+                wanted = "another device" if sent else f"space {space!r}"
+                yield (
+                    f"{op.id}: {verb} {role} in {buffer} of space {found!r}, expected a buffer of "
+                    f"{wanted}"
+                )
 
 
 def _complete(view: View) -> Iterator[str]:

@@ -4,7 +4,7 @@ A wrong value is told once, at the first op that meets it; what follows from it 
 silence, so that a list of violations is a list of causes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.ops import GRADIENTS, OpKind, OpName
-from plans.schema import Op, Role, Task
+from plans.schema import Op, Role
 from plans.ties import crossing
 from plans.view import View
 
@@ -136,22 +136,22 @@ class Run:
         """Run these nodes of a phase, its round 0 as that of number `step`."""
         size = len(phase.ops)
         for node in order:
-            self._execute(phase.ops[node % size], step + node // size, phase.label(node))
+            op = phase.ops[node % size]
+            self._execute(_At(op, op.name, step + node // size, phase.label(node)))
 
-    def _execute(self, op: Op, step: int, label: str) -> None:
-        """Run one op in the round of number `step`."""
-        name = op.name
-        match name.kind:
+    def _execute(self, at: "_At") -> None:
+        """Run one op."""
+        match at.name.kind:
             case OpKind.PREFETCH | OpKind.SPILL | OpKind.SEND:
-                made = self._copy(op, name, step, label)
+                made = self._copy(at)
             case OpKind.NORM:
-                made = {"norm": self._note(op, name, step, label)}
+                made = {"norm": self._note(at)}
             case OpKind.REDUCE:
-                made = {"grad": self._merge(op, name, step, label)}
+                made = {"grad": self._merge(at)}
             case _:
-                made = self._train(op, name, step, label)
-        for role, buffer in op.writes.items():
-            self._memory.write(buffer, made[role], label)
+                made = self._train(at)
+        for role, buffer in at.op.writes.items():
+            self._memory.write(buffer, made[role], at.label)
 
     def finish(self) -> None:
         """After leave, the host store holds what the last update made."""
@@ -168,121 +168,107 @@ class Run:
         """The version after `step` steps: what has no gradient never changes."""
         return step if self._tasks[task].shards[shard].grad_bytes else 0
 
-    def _copy(self, op: Op, name: OpName, step: int, label: str) -> dict[str, Value]:
-        """P, S and X move what the source holds, if it is what the op is named after."""
-        (role,) = op.writes
-        if not op.reads:
-            return {role: Value("batch", name.task, 0, step, (name.index,))}
-        ((source, buffer),) = op.reads.items()  # another role where masters become parameters
-        held = self._memory.read(buffer)
-        if held is UNKNOWN:
-            return {role: UNKNOWN}
-        what = (source, name.task, name.number)
-        same = held if isinstance(held, Value) and held[:3] == what else None
-        if same and (name.item in ("s", "norm") or same.microbatches == (name.index,)):
-            return {role: same._replace(kind=role)}
-        suffix = {"s": f" {source}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
-        self._tell(op, source, label, f"{name.task}.{name.value}{suffix}", held)
-        return {role: UNKNOWN}
+    def _read(
+        self, at: "_At", role: Role, wanted: Value | str, fits: Callable[[Value], bool]
+    ) -> Value:
+        """The value that an op finds in a role; UNKNOWN where it does not fit, which is told."""
+        held = self._memory.read(at.op.reads[role])
+        if isinstance(held, Value) and (held is UNKNOWN or fits(held)):
+            return held
+        self._tell(at, role, wanted, held)
+        return UNKNOWN
 
-    def _train(self, op: Op, name: OpName, step: int, label: str) -> dict[str, Value]:
-        task, shard = self._tasks[name.task], name.number
-        micro = (name.index,)
-        grad = Value("grad", name.task, shard, step, micro)
-        for role, buffer in op.reads.items():
-            if role == "norm":
-                self._all_norms(op, task, step, label)
-            elif role != "grad":
-                held, due = self._memory.read(buffer), self._due(name, role, step)
-                if held not in (due, UNKNOWN):
-                    self._tell(op, role, label, str(due), held)
-        if "grad" in op.reads and name.kind is OpKind.UPDATE:
-            self._all_gradients(op, task, grad, label)
-        elif "grad" in op.reads:
-            grad = self._add(op, grad, label)
+    def _copy(self, at: "_At") -> dict[str, Value]:
+        """P, S and X move what the source holds, if it is what the op is named after."""
+        (role,), name = at.op.writes, at.name
+        if not at.op.reads:
+            return {role: at.value("batch", 0)}
+        (source,) = at.op.reads  # another role where masters become parameters
+        what, whole = (source, name.task, name.number), name.item in ("s", "norm")
+        suffix = {"s": f" {source}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
+
+        def fits(one: Value) -> bool:
+            return one[:3] == what and (whole or one.microbatches == (name.index,))
+
+        held = self._read(at, source, f"{name.task}.{name.value}{suffix}", fits)
+        return {role: held if held is UNKNOWN else held._replace(kind=role)}
+
+    def _train(self, at: "_At") -> dict[str, Value]:
+        name, step, shard = at.name, at.step, at.name.number
+        for role in at.op.reads:
+            if role != "grad":
+                due = self._due(name, role, step)
+                self._read(at, role, due, due.__eq__)
+        grad = at.value("grad", shard)
+        if "grad" in at.op.reads:
+            grad = self._all_gradients(at) if name.kind is OpKind.UPDATE else self._add(at, grad)
         return {
-            "y": Value("x", name.task, shard + 1, step, micro),
-            "dx": Value("dx", name.task, shard, step, micro),
-            "saved": Value("saved", name.task, shard, step, micro),
-            "tie": Value("tie", name.task, shard, step, micro),
+            "y": at.value("x", shard + 1),
+            "dx": at.value("dx", shard),
+            "saved": at.value("saved", shard),
+            "tie": at.value("tie", shard),
             "grad": grad,
             "param": Value("param", name.task, shard, step + 1),
             "state": Value("state", name.task, shard, step + 1),
         }
 
-    def _add(self, op: Op, mine: Value, label: str) -> Value:
+    def _add(self, at: "_At", mine: Value) -> Value:
         """B or W adds its microbatch to a gradient of the same step that has only earlier ones, and
         of no other replica."""
-        held = self._memory.read(op.reads["grad"])
-        if held is UNKNOWN:
-            return UNKNOWN
-        same = held if isinstance(held, Value) and held[:4] == mine[:4] else None
-        if same and not same.replicas and same.microbatches[-1] < mine.microbatches[0]:
-            return mine._replace(microbatches=same.microbatches + mine.microbatches)
-        wanted = f"{mine.task}.s{mine.shard} grad of step {mine.step} with microbatches below "
-        self._tell(op, "grad", label, f"{wanted}{mine.microbatches[0]}", held)
-        return UNKNOWN
 
-    def _all_gradients(self, op: Op, task: Task, mine: Value, label: str) -> None:
+        def fits(one: Value) -> bool:
+            earlier = one.microbatches[-1:] < mine.microbatches
+            return one[:4] == mine[:4] and not one.replicas and earlier
+
+        held = self._read(at, "grad", f"{at.grad} with microbatches below {at.name.index}", fits)
+        both = held.microbatches + mine.microbatches
+        return held if held is UNKNOWN else mine._replace(microbatches=both)
+
+    def _all_gradients(self, at: "_At") -> Value:
         """U and N find every microbatch once. They are distinct and known by construction."""
-        held = self._memory.read(op.reads["grad"])
-        if held is UNKNOWN:
-            return
-        same = held if isinstance(held, Value) and held[:4] == mine[:4] else None
-        if same and len(same.microbatches) == task.microbatches:
-            return
-        wanted = f"{task.name}.s{mine.shard} grad of step {mine.step} with microbatches 0"
-        last = f"..{task.microbatches - 1}" if task.microbatches > 1 else ""
-        self._tell(op, "grad", label, f"{wanted}{last}", held)
+        count, mine = self._tasks[at.name.task].microbatches, at.value("grad", at.name.number)
+        wanted = f"{at.grad} with microbatches 0" + (f"..{count - 1}" if count > 1 else "")
+        return self._read(
+            at, "grad", wanted, lambda one: one[:4] == mine[:4] and len(one.microbatches) == count
+        )
 
-    def _note(self, op: Op, name: OpName, step: int, label: str) -> Value:
+    def _note(self, at: "_At") -> Value:
         """N adds its shard to the norms of the same step, of which it is not one yet."""
-        task = self._tasks[name.task]
-        self._all_gradients(op, task, Value("grad", name.task, name.number, step), label)
-        mine = Value("norm", name.task, 0, step, (name.number,))
-        if "norm" not in op.reads:
+        self._all_gradients(at)
+        shard = at.name.number
+        mine = at.value("norm", 0)._replace(microbatches=(shard,))
+        if "norm" not in at.op.reads:
             return mine
-        held = self._memory.read(op.reads["norm"])
-        if held is UNKNOWN:
-            return UNKNOWN
-        same = held if isinstance(held, Value) and held[:4] == mine[:4] else None
-        if same and name.number not in same.microbatches:
-            return mine._replace(microbatches=tuple(sorted((*same.microbatches, name.number))))
-        wanted = f"{name.task}.norm of step {step} without shard {name.number}"
-        self._tell(op, "norm", label, wanted, held)
-        return UNKNOWN
+        wanted = f"{at.name.task}.norm of step {at.step} without shard {shard}"
+        held = self._read(
+            at, "norm", wanted, lambda one: one[:4] == mine[:4] and shard not in one.microbatches
+        )
+        both = tuple(sorted((*held.microbatches, shard)))
+        return held if held is UNKNOWN else mine._replace(microbatches=both)
 
-    def _all_norms(self, op: Op, task: Task, step: int, label: str) -> None:
-        """U finds the norms of all shards' gradients."""
-        trained = tuple(k for k, shard in enumerate(task.shards) if shard.grad_bytes)
-        due, held = Value("norm", task.name, 0, step, trained), self._memory.read(op.reads["norm"])
-        if held not in (due, UNKNOWN):
-            self._tell(op, "norm", label, str(due), held)
-
-    def _merge(self, op: Op, name: OpName, step: int, label: str) -> Value:
+    def _merge(self, at: "_At") -> Value:
         """R adds a replica's gradients to those of the replicas before it, or half of some replicas
         to the other: they are counted by their first microbatches."""
-        if "grad" not in op.reads or "other" not in op.reads:
+        if not at.op.reads.keys() >= {"grad", "other"}:
             return UNKNOWN  # a shard without gradient bytes
-        wanted = Value("grad", name.task, name.number, step)
-        parts = {role: self._part(op, role, wanted, label) for role in ("grad", "other")}
-        if UNKNOWN in parts.values():
+        whole = at.value("grad", at.name.number)
+        mine = self._read(at, "grad", at.grad, lambda one: one[:4] == whole[:4])
+        other = self._read(at, "other", at.grad, lambda one: one[:4] == whole[:4])
+        if UNKNOWN in (mine, other):
             return UNKNOWN
-        mine, other = parts.values()
+        before, last = sorted((mine, other), key=_replicas)
         if both := sorted(set(mine.microbatches) & set(other.microbatches)):
             text = f"a gradient without microbatch {_numbers(tuple(both))}, which grad has already"
-            self._tell(op, "other", label, text, other)
-            return UNKNOWN
-        before, last = sorted(parts.values(), key=_replicas)
-        if not self._neighbours(before, last):
+        elif not self._neighbours(before, last):
             text = f"the next replica, by first microbatches, or half, to be added to {mine},"
-            self._tell(op, "other", label, text, other)
-            return UNKNOWN
-        return wanted._replace(
-            microbatches=tuple(sorted(mine.microbatches + other.microbatches)),
-            replicas=_replicas(before) + _replicas(last),
-            depth=max(before.depth, last.depth) + 1,
-        )
+        else:
+            return whole._replace(
+                microbatches=tuple(sorted(mine.microbatches + other.microbatches)),
+                replicas=_replicas(before) + _replicas(last),
+                depth=max(before.depth, last.depth) + 1,
+            )
+        self._tell(at, "other", text, other)
+        return UNKNOWN
 
     def _neighbours(self, before: Value, last: Value) -> bool:
         """True if two sums are next to each other in one of the orders in which a plain loop would
@@ -297,16 +283,6 @@ class Run:
         even = size & (size - 1) == at % (2 * size) == 0 and len(high) == min(size, rest)
         return in_turn or (even and all(_halved(one) for one in (before, last)))
 
-    def _part(self, op: Op, role: Role, wanted: Value, label: str) -> Value:
-        """The gradients that R finds in a role."""
-        held = self._memory.read(op.reads[role])
-        if held is UNKNOWN or (isinstance(held, Value) and held[:4] == wanted[:4]):
-            assert isinstance(held, Value)
-            return held
-        text = f"{wanted.task}.s{wanted.shard} grad of step {wanted.step}"
-        self._tell(op, role, label, text, held)
-        return UNKNOWN
-
     def _due(self, name: OpName, role: str, step: int) -> Value:
         """The value that F, B, I, W or U must find in a role other than grad."""
         if role in ("param", "state"):
@@ -314,6 +290,9 @@ class Run:
             return Value(role, name.task, name.number, version)
         if role == "batch":
             return Value("batch", name.task, 0, step, (name.index,))
+        if role == "norm":  # of all shards that are trained
+            shards = enumerate(self._tasks[name.task].shards)
+            return Value("norm", name.task, 0, step, tuple(k for k, s in shards if s.grad_bytes))
         if role in ("tied", "tie"):
             cross = crossing(self._tasks[name.task])
             assert cross is not None, "roles were checked"
@@ -326,11 +305,30 @@ class Run:
         shard, kind = (name.number + 1, "dx") if role == "dy" else (name.number, role)
         return Value(kind, name.task, shard, step, (name.index,))
 
-    def _tell(self, op: Op, role: Role, label: str, wanted: str, held: Value | str) -> None:
-        buffer = self._buffers[op.reads[role]]
-        text = f"{label}: reads {role} from {place(buffer)}, expected {wanted} but {_holds(held)}"
-        self.found.setdefault((op.id, role), text)
+    def _tell(self, at: "_At", role: Role, wanted: Value | str, held: Value | str) -> None:
+        buffer = self._buffers[at.op.reads[role]]
+        where = f"{at.label}: reads {role} from {place(buffer)}"
+        text = f"{where}, expected {wanted} but {_holds(held)}"
+        self.found.setdefault((at.op.id, role), text)
         self._memory.excuse(buffer.name)
+
+
+class _At(NamedTuple):
+    """An op in the round of number `step`, and its name in messages."""
+
+    op: Op
+    name: OpName
+    step: int
+    label: str
+
+    def value(self, kind: str, shard: int) -> Value:
+        """A value of its step and its microbatch."""
+        return Value(kind, self.name.task, shard, self.step, (self.name.index,))
+
+    @property
+    def grad(self) -> str:
+        """The gradient of its shard, in messages."""
+        return f"{self.name.task}.s{self.name.number} grad of step {self.step}"
 
 
 def _firsts(ops: Iterable[Op]) -> dict[tuple[str, int], tuple[int, ...]]:

@@ -42,17 +42,12 @@ def _early(op: str, start: int, before: str, end: int, lag: int) -> str:
 
 
 def segment_times(plan: Plan) -> Iterator[str]:
-    """Segments last as long as their programs and never overlap on a device or a task.
-
-    Segments that name no program or too few devices must have been reported and left out.
-    """
+    """Segments last as long as their programs and never overlap on a device or a task."""
     earliest = {task.name: task.start_us for task in plan.tasks}
     shared = rivals(plan)
     busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
     for index, segment in enumerate(plan.segments):
-        program = plan.program_of(segment)
-        if program is None:
-            continue
+        program = plan.program(segment.program)
         end = segment.start_us + duration_us(program, segment.rounds, segment.kinds)
         end += segment.disk_us
         if segment.end_us != end:

@@ -1,7 +1,7 @@
 """Which segments wait for which, and what a run of them has left."""
 
 from plans.order.disk import Stays, begins_away, disk_shape, kept_bytes, waiting
-from plans.order.evaluation import due_of, due_steps, evaluations, judge, misplaced
+from plans.order.evaluation import due_of, due_steps, evaluations, judge
 from plans.order.nodes import (
     Kept,
     held,
@@ -17,6 +17,7 @@ from plans.order.nodes import (
 from plans.order.rest import Reached, rest
 from plans.order.segments import (
     Run,
+    ancestors,
     claims,
     first_steps,
     laid_out,
@@ -32,6 +33,7 @@ __all__ = [
     "Reached",
     "Run",
     "Stays",
+    "ancestors",
     "begins_away",
     "claims",
     "disk_shape",
@@ -45,7 +47,6 @@ __all__ = [
     "judge",
     "kept_bytes",
     "laid_out",
-    "misplaced",
     "node_count",
     "nodes_of",
     "predecessors",

@@ -5,9 +5,8 @@ a ████ (100 steps)  a.eval ▒ (8 batches)  a ████  a.eval ▒  
 
 from collections.abc import Iterator
 
-from plans.ops import OpKind, OpName
 from plans.order.segments import first_steps
-from plans.schema import Op, Plan, Program, Task
+from plans.schema import Plan, Program, Task
 from profiles.schema import Evaluation
 
 
@@ -29,19 +28,6 @@ def judge(plan: Plan, task: str) -> Program | None:
     return next((p for p in plan.programs if p.evaluates and task in p.tasks), None)
 
 
-def misplaced(op: Op, name: OpName) -> Iterator[str]:
-    """An evaluating program has forwards and what they need, no more."""
-    brings, params = name.kind in (OpKind.PREFETCH, OpKind.SEND), set(op.writes) == {"param"}
-    if name.kind is OpKind.FORWARD or (brings and name.item == "batch"):
-        return
-    if (brings and name.item == "s" and params) or (name.kind, name.item) == (OpKind.SEND, "x"):
-        return
-    yield (
-        f"{op.id}: only F, P and X of parameters and batches, and X of boundaries belong in a "
-        "program that evaluates"
-    )
-
-
 def evaluations(plan: Plan) -> Iterator[str]:
     """Each task evaluates after the steps where it should, all batches in one segment, and never
     trains past such a step before."""
@@ -53,10 +39,10 @@ def evaluations(plan: Plan) -> Iterator[str]:
                 f"no multiple of {task.evaluation.every}"
             )
     for index, (segment, steps) in enumerate(zip(plan.segments, first_steps(plan), strict=True)):
-        program = plan.program_of(segment)
+        program = plan.program(segment.program)
         for name, done in steps.items():
             due, end = waiting[name], done + segment.rounds
-            if program and program.evaluates:
+            if program.evaluates:
                 yield from _evaluates(index, segment.rounds, plan.task(name), done, due)
                 waiting[name] = due[1:] if _next(due) == done else due
             elif due and end > due[0]:

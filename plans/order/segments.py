@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from plans.schema import Plan, Program, Segment
-from plans.timing import Interval, Runs, duration_us, runs, union
+from plans.timing import Interval, Runs, duration_us, overlaps, runs, union
 from plans.view import stored
 
 
@@ -54,6 +54,16 @@ def waits_for(plan: Plan) -> list[set[int]]:
     )
 
 
+def ancestors(plan: Plan) -> list[int]:
+    """For each segment, as bits of an integer, the segments that surely ended before it."""
+    ended: list[int] = []
+    for before in waits_for(plan):
+        ended.append(0)
+        for index in before:
+            ended[-1] |= ended[index] | 1 << index
+    return ended
+
+
 def regions(plan: Plan) -> dict[str, list[Interval]]:
     """Host bytes of every task: what is kept of it, and all that its ops touch."""
     buffers = {buffer.name: buffer for buffer in plan.host.buffers}
@@ -74,16 +84,10 @@ def rivals(plan: Plan) -> dict[str, set[tuple[str, str]]]:
     found: dict[str, set[tuple[str, str]]] = {}
     if all(one.read_us is None and one.write_us is None for one in plan.segments):
         return found
-    active: list[tuple[int, str]] = []
     spans = ((*span, name) for name, own in regions(plan).items() for span in own)
-    for start, end, name in sorted(spans):
-        active = [other for other in active if other[0] > start]
-        for _, other in active:
-            if other != name:
-                pair = min(name, other), max(name, other)
-                found.setdefault(name, set()).add(pair)
-                found.setdefault(other, set()).add(pair)
-        active.append((end, name))
+    for (*_, one), (*_, other) in overlaps(spans):
+        for name in {one, other} if one != other else ():
+            found.setdefault(name, set()).add((min(one, other), max(one, other)))
     return found
 
 
@@ -107,8 +111,8 @@ def first_steps(plan: Plan) -> list[dict[str, int]]:
     found = []
     for segment in plan.segments:
         found.append({name: done[name] for name in plan.trained(segment)})
-        program = plan.program_of(segment)
-        for name in program.tasks if program and not program.evaluates else ():
+        program = plan.program(segment.program)
+        for name in program.tasks if not program.evaluates else ():
             done[name] += segment.rounds
     return found
 

@@ -1,6 +1,6 @@
 """When ops run by the plan's numbers, and what follows from that for devices and tasks."""
 
-from plans.timing.intervals import Interval, exposed_copy_us, uncovered, union
+from plans.timing.intervals import Interval, exposed_copy_us, overlaps, uncovered, union
 from plans.timing.kinds import (
     RoundKinds,
     Runs,
@@ -45,6 +45,7 @@ __all__ = [
     "longest",
     "of_kind",
     "op_bars",
+    "overlaps",
     "part",
     "phases",
     "plan_stream",

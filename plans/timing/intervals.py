@@ -1,10 +1,12 @@
 """Intervals of time or bytes: unions, and copies that no compute covers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from plans.ops import Lane, parse_stream
 
 Interval = tuple[int, int]
+S = TypeVar("S", bound=tuple[int, int, *tuple[object, ...]])
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -16,6 +18,17 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             merged.append((start, end))
     return merged
+
+
+def overlaps(spans: Iterable[S]) -> Iterator[tuple[S, S]]:
+    """Each pair of these spans, of which a start and an end come first, that have something in
+    common; the one that begins later is the second."""
+    active: list[S] = []
+    for span in sorted(spans, key=lambda span: span[:2]):
+        active = [other for other in active if other[1] > span[0]]
+        for other in active:
+            yield other, span
+        active.append(span)
 
 
 def uncovered(intervals: Iterable[Interval], cover: Iterable[Interval]) -> int:

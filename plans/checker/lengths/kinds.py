@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from msgspec import structs
-
 from plans.order import judge
 from plans.samples import MOST
-from plans.schema import Plan, Program, Segment, Task
+from plans.schema import Plan, Program, Task
 from plans.timing import kinds_of
 
 TOKENS = 256
@@ -107,11 +105,11 @@ def _tokens(where: str, tokens: tuple[int, ...], task: Task) -> Iterator[str]:
 def runs_shape(plan: Plan) -> Iterator[str]:
     """Segments have runs of kinds that their programs have, which add up to their rounds."""
     for index, segment in enumerate(plan.segments):
-        program = plan.program_of(segment)
-        if program is None or not segment.kinds:
+        if not segment.kinds:
             continue
+        program = plan.program(segment.program)
         where, count = f"segment {index}:", 1 + len(program.kinds)
-        for number in sorted(set(_unknown(segment, program))):
+        for number in sorted({kind for kind, _ in segment.kinds if kind >= count}):
             yield f"{where} has rounds of kind {number}, {program.name!r} has {count} kind(s)"
         total = sum(rounds for _, rounds in segment.kinds)
         if total != segment.rounds:
@@ -122,18 +120,3 @@ def runs_shape(plan: Plan) -> Iterator[str]:
                     f"{where} has runs of {rounds} and {more} rounds of kind {one} in a row, "
                     f"expected one of {rounds + more}"
                 )
-
-
-def _unknown(segment: Segment, program: Program) -> Iterator[int]:
-    return (kind for kind, _ in segment.kinds if kind > len(program.kinds))
-
-
-def known_kinds(plan: Plan) -> Plan:
-    """The plan without runs of kinds that no program has, which `runs_shape` has told."""
-
-    def known(segment: Segment) -> Segment:
-        program = plan.program_of(segment)
-        wrong = segment.kinds and (program is None or any(_unknown(segment, program)))
-        return structs.replace(segment, kinds=()) if wrong else segment
-
-    return structs.replace(plan, segments=tuple(map(known, plan.segments)))

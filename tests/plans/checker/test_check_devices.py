@@ -174,7 +174,7 @@ CHANGES: dict[str, dict[str, Edit]] = {
         "a.s0.F0…expected a.s0 param version 1 but it holds a.s0 param version 0": (
             lambda p: drop(p, "a.s0.X1")
         ),
-        "a.s0.F0…no order between it and a.s0.X1": lambda p: edgeless(p, "a.s0.F0", "a.s0.X1@-1"),
+        "a.s0.X1…no order between it and a.s0.F2": lambda p: edgeless(p, "a.s0.F0", "a.s0.X1@-1"),
         "a.s0.N0…reads norm from 1/norm": lambda p: drop(p, "a.norm.X0"),
         "a.s1.U0…expected a.norm of step 0, shard 0, 1": lambda p: drop(p, "a.norm.X1"),
     },

@@ -1,0 +1,100 @@
+"""Rule 6 of the checker: whole tasks, and how their shards are trained."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from plans.ops import OpKind
+from plans.schema import Plan, Task
+from plans.ties import tie_rules
+
+
+def task_rules(plan: Plan) -> Iterator[str]:
+    """Violations of each task by itself."""
+    for task in plan.tasks:
+        for rule in (_whole, tie_rules, _shards):
+            yield from rule(task)
+
+
+def _whole(task: Task) -> Iterator[str]:
+    """Shards cover the layers in order with boundaries between them, microbatches fill a batch."""
+    end = 0
+    for number, shard in enumerate(task.shards):
+        name = f"{task.name}.s{number}"
+        if shard.first_layer != end:
+            yield f"{name}: begins at layer {shard.first_layer}, expected {end}"
+        if shard.end_layer <= shard.first_layer:
+            yield f"{name}: has no layer: from {shard.first_layer} up to {shard.end_layer}"
+        end = shard.end_layer
+        if (shard.in_bytes > 0) != (number > 0):
+            wanted = "expected at least 1" if number else "expected 0"
+            yield f"{name}: has {shard.in_bytes} boundary bytes before it, {wanted}"
+        if shard.rng_draws is None and task.microbatches > 1:
+            yield (
+                f"{name}: rng_draws is unknown, which allows 1 microbatch, not {task.microbatches}"
+            )
+    if task.parts.together and task.microbatches > 1:
+        yield (
+            f"{task.name}: its batch stays whole ({task.parts.why}), which allows 1 microbatch, "
+            f"not {task.microbatches}"
+        )
+    total = task.microbatch * task.microbatches
+    if total != task.batch and not task.lengths:
+        yield (
+            f"{task.name}: {task.microbatches} microbatches of {task.microbatch} make {total}, "
+            f"the batch is {task.batch}"
+        )
+
+
+def _shards(task: Task) -> Iterator[str]:
+    """Every shard's `activations` and `saved_bytes` go together; parameters are made from masters
+    only where every one of them has one."""
+    for number, shard in enumerate(task.shards):
+        where = f"{task.name}.s{number}"
+        if shard.activations == "recompute" and shard.saved_bytes:
+            yield f"{where}: keeps {shard.saved_bytes} saved bytes but recomputes, expected 0"
+        if shard.activations != "recompute" and number == len(task.shards) - 1:
+            yield (
+                f"{where}: activations are {shard.activations!r}, but the last shard has no F that "
+                "could keep any; expected 'recompute'"
+            )
+        where += ": casts its parameters from masters, but"
+        if shard.cast and task.precision != "bf16":
+            yield f"{where} the task's precision is {task.precision!r}, expected 'bf16'"
+        elif shard.cast and shard.grad_bytes != shard.param_bytes:
+            yield (
+                f"{where} {shard.grad_bytes} of its {shard.param_bytes} parameter bytes are "
+                "trained; others have none"
+            )
+        elif shard.cast and shard.state_bytes < shard.param_bytes:
+            yield f"{where} its state has {shard.state_bytes} bytes for {shard.param_bytes}"
+
+
+def left_over(plan: Plan) -> Iterator[str]:
+    """Nothing is left for a second part where no backward has one."""
+    ids = (op.id.rpartition(".") for program in plan.programs for op in program.ops)
+    split = {item for item, _, kind in ids if kind.startswith(OpKind.INPUT_GRAD)}
+    for task in plan.tasks:
+        for number, shard in enumerate(task.shards):
+            where = f"{task.name}.s{number}"
+            if shard.left_bytes and where not in split:
+                yield (
+                    f"{where}: has {shard.left_bytes} left bytes, but none of its backwards is "
+                    "split, expected 0"
+                )
+
+
+def all_steps(plan: Plan) -> Iterator[str]:
+    """The rounds of all segments of a task add up to its steps."""
+    rounds: Counter[str] = Counter()
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        if not program.evaluates:
+            rounds.update(dict.fromkeys(program.tasks, segment.rounds))
+    for task in plan.tasks:
+        if rounds[task.name] != task.steps:
+            yield (
+                f"{task.name}: all segments together train {rounds[task.name]} steps, "
+                f"expected {task.steps}"
+            )
+        elif not task.steps:
+            yield f"{task.name}: has 0 steps, expected 1 at least; leave it out"
