@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.optim import AdamW
 
 import plans
@@ -34,15 +34,6 @@ pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 Saved = dict[str, dict[str, Tensor]]
 SIZES = ("--lengths", "64,128,256,512", "--device-memory", "8MiB")
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(4, 8, generator=generator), torch.randn(4, 8, generator=generator)
-
-
-def model() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
 
 
 def text(name: str, longest: int, batch: int, steps: int) -> Task:
@@ -63,7 +54,7 @@ def tasks() -> list[Task]:
     return [
         text("short", 256, 4, 8),
         text("long", 512, 6, 12),
-        Task("rows", model, rows, F.mse_loss, partial(AdamW, lr=1e-2), 20, seed=1),
+        chain("rows", 2, 4, 20, seed=1),
     ]
 
 
