@@ -17,6 +17,8 @@ import torch
 from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
+from support.small_texts import groups
+from support.texted import Parts, joined, trained
 from torch import Tensor
 from torch.optim import AdamW
 
@@ -24,7 +26,7 @@ import plans
 from executor import run
 from executor.errors import InterruptedRun
 from executor.records import Options, earlier
-from executor.workload import Task, build, pack, take
+from executor.workload import Task
 from executor.workloads import documents
 from plans.samples import open_table, table_path
 from plans.schema import Plan
@@ -79,19 +81,15 @@ def plain(folder: Path) -> Saved:
 
 def loop(task: Task, path: Path) -> dict[str, Tensor]:
     """Microbatch by microbatch as the table of the task has them."""
-    trained, table = build(task)[0], open_table(table_path(path, task.name), task.batch)
-    optimizer = task.optimizer(list(trained.parameters()))
-    assert task.loss
-    for step, row in enumerate(table.tolist()):
-        numbers = [(step * task.batch + j) % len(task.lengths) for j in range(task.batch)]
-        whole = sum(task.lengths[n] for n in numbers)
-        for m in sorted(set(row)):
-            own = [n for n, at in zip(numbers, row, strict=True) if at == m]
-            packed = pack(task, take(task, own))
-            (task.loss(trained(*packed.inputs), packed.targets) / whole).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return {name: p.detach() for name, p in trained.named_parameters()}
+    rows = open_table(table_path(path, task.name), task.batch).tolist()
+
+    def of(step: int) -> list[int]:
+        return [(step * task.batch + j) % len(task.lengths) for j in range(task.batch)]
+
+    def parts(step: int) -> Parts:
+        return (part for own in groups(rows[step], of(step)) for part in joined(task.data(own)))
+
+    return trained(task, parts, of).params
 
 
 def saved(folder: Path, names: Sequence[str]) -> Saved:
