@@ -93,108 +93,68 @@ def vectors(step: int) -> tuple[Tensor, Tensor]:
     return rows[:, 0].contiguous(), classes
 
 
-_DECODER = {
+ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "intermediate_size": 2 * WIDTH,
     "num_hidden_layers": 3,
     "num_attention_heads": 2,
-    "num_key_value_heads": 2,
     "max_position_embeddings": 32,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "attention_dropout": 0.1,
 }
+DECODER = SIZES | ENDS | {"num_key_value_heads": 2, "attention_dropout": 0.1}
+NARROW = {"vocab_size": VOCABULARY, "n_head": 2}
+GPT2 = NARROW | {"n_embd": WIDTH, "n_layer": 3, "n_positions": 32} | ENDS
+T5 = {
+    "vocab_size": VOCABULARY,
+    "d_model": WIDTH,
+    "d_kv": 8,
+    "d_ff": 2 * WIDTH,
+    "num_layers": 2,
+    "num_heads": 2,
+    "decoder_start_token_id": 0,
+}
+HEADS_OF_8 = DECODER | {"head_dim": 8}
 
-_ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+Hugging = tuple[str, Mapping[str, Any], Callable[[int], Inputs]]
+"""A model's class in transformers, what its configuration says, and its data."""
 
-# By name: the model's class and configuration in transformers, what the configuration says, data.
-_HUGGING_FACE: dict[str, tuple[str, str, Mapping[str, Any], Callable[[int], Inputs]]] = {
-    "gpt2": (
-        "GPT2LMHeadModel",
-        "GPT2Config",
-        {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 3, "n_head": 2, "n_positions": 32}
-        | _ENDS,
-        tokens,
-    ),
-    "bert": (
-        "BertForMaskedLM",
-        "BertConfig",
-        {k: v for k, v in _DECODER.items() if k not in ("num_key_value_heads", *_ENDS)},
-        masked_tokens,
-    ),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", _DECODER, tokens),
-    "qwen3-tied": (
-        "Qwen3ForCausalLM",
-        "Qwen3Config",
-        _DECODER | {"head_dim": 8, "tie_word_embeddings": True},
-        tokens,
-    ),
+_HUGGING_FACE: dict[str, Hugging] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2, tokens),
+    "bert": ("BertForMaskedLM", SIZES | {"attention_dropout": 0.1}, masked_tokens),
+    "llama": ("LlamaForCausalLM", DECODER, tokens),
+    "qwen3-tied": ("Qwen3ForCausalLM", HEADS_OF_8 | {"tie_word_embeddings": True}, tokens),
     "mixtral": (
         "MixtralForCausalLM",
-        "MixtralConfig",
-        _DECODER | {"num_local_experts": 4, "router_jitter_noise": 0.1},
+        DECODER | {"num_local_experts": 4, "router_jitter_noise": 0.1},
         tokens,
     ),
     "gemma2": (
         "Gemma2ForCausalLM",
-        "Gemma2Config",
-        _DECODER | {"head_dim": 8, "sliding_window": 4, "num_hidden_layers": 4},
+        HEADS_OF_8 | {"sliding_window": 4, "num_hidden_layers": 4},
         tokens,
     ),
     "opt": (
         "OPTForCausalLM",
-        "OPTConfig",
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": WIDTH,
-            "word_embed_proj_dim": WIDTH,
-            "ffn_dim": 2 * WIDTH,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "max_position_embeddings": 32,
-        }
-        | _ENDS,
+        SIZES | ENDS | {"word_embed_proj_dim": WIDTH, "ffn_dim": 2 * WIDTH},
         tokens,
     ),
-    "t5": (
-        "T5ForConditionalGeneration",
-        "T5Config",
-        {
-            "vocab_size": VOCABULARY,
-            "d_model": WIDTH,
-            "d_kv": 8,
-            "d_ff": 2 * WIDTH,
-            "num_layers": 2,
-            "num_heads": 2,
-            "decoder_start_token_id": 0,
-        },
-        pairs,
-    ),
+    "t5": ("T5ForConditionalGeneration", T5, pairs),
     "vit": (
         "ViTForImageClassification",
-        "ViTConfig",
-        {
-            "hidden_size": WIDTH,
-            "intermediate_size": 2 * WIDTH,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "image_size": 16,
-            "patch_size": 4,
-            "num_labels": CLASSES,
-            "hidden_dropout_prob": 0.1,
-        },
+        SIZES
+        | {"image_size": 16, "patch_size": 4, "num_labels": CLASSES, "hidden_dropout_prob": 0.1},
         labelled_images,
     ),
 }
 
 
-def _from_transformers(model: str, config: str, options: Mapping[str, Any]) -> nn.Module:
+def hugging(kind: str, **settings: Any) -> nn.Module:
+    """A tiny model of transformers, its flags as they come; `kind` as in `GPT2LMHeadModel`."""
     import transformers
 
-    settings = getattr(transformers, config)(**options)
-    made: nn.Module = getattr(transformers, model)(settings)
+    model = getattr(transformers, kind)
+    made: nn.Module = model(model.config_class(**settings))
     return made
 
 
@@ -405,7 +365,7 @@ class LowRank(nn.Module):
 
 def _adapted() -> nn.Module:
     """Llama whose attention alone learns, by low-rank corrections."""
-    model = _from_transformers("LlamaForCausalLM", "LlamaConfig", _DECODER).requires_grad_(False)
+    model = hugging("LlamaForCausalLM", **DECODER).requires_grad_(False)
     for module in list(model.modules()):
         for name in ("q_proj", "v_proj"):
             if isinstance(inner := getattr(module, name, None), nn.Linear):
@@ -424,28 +384,15 @@ _PLAIN: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, T
 
 NAMES = (*_HUGGING_FACE, "lora", *_PLAIN)
 
-_SMALL = {
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 4 * WIDTH,
-    "max_position_embeddings": 32,
-    "vocab_size": VOCABULARY,
-}
-_MORE = {
-    "bloom": (
-        "BloomForCausalLM",
-        "BloomConfig",
-        {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 4, "n_head": 2} | _ENDS,
-        tokens,
-    ),
-    "gpt-neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _SMALL | _ENDS, tokens),
-    "phi": ("PhiForCausalLM", "PhiConfig", _SMALL | _ENDS, tokens),
-    "mistral": ("MistralForCausalLM", "MistralConfig", _DECODER, tokens),
-    "roberta": ("RobertaForMaskedLM", "RobertaConfig", _SMALL | {"pad_token_id": 0}, masked_tokens),
+_SMALL = SIZES | {"num_hidden_layers": 4, "intermediate_size": 4 * WIDTH}
+_MORE: dict[str, Hugging] = {
+    "bloom": ("BloomForCausalLM", NARROW | ENDS | {"hidden_size": WIDTH, "n_layer": 4}, tokens),
+    "gpt-neox": ("GPTNeoXForCausalLM", _SMALL | ENDS, tokens),
+    "phi": ("PhiForCausalLM", _SMALL | ENDS, tokens),
+    "mistral": ("MistralForCausalLM", DECODER, tokens),
+    "roberta": ("RobertaForMaskedLM", _SMALL | {"pad_token_id": 0}, masked_tokens),
     "electra": (
         "ElectraForMaskedLM",
-        "ElectraConfig",
         _SMALL | {"embedding_size": WIDTH, "pad_token_id": 0},
         masked_tokens,
     ),
@@ -499,8 +446,8 @@ def architecture(name: str, steps: int = 3) -> Task:
     if name == "lora":
         make, data, loss = _adapted, tokens, None
     elif name in (known := _HUGGING_FACE | _MORE):
-        model, config, options, data = known[name]
-        make, loss = partial(_from_transformers, model, config, options), None
+        kind, settings, data = known[name]
+        make, loss = partial(hugging, kind, **settings), None
     else:
         make, data = (_PLAIN | _ODD)[name]
         loss = F.cross_entropy

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,10 +46,11 @@ def _model(make: Callable[[], nn.Module], layers: int) -> nn.Sequential:
     return nn.Sequential(*(make() for _ in range(layers)))
 
 
-def _data(batch: int, step: int) -> tuple[Tensor, Tensor]:
+def rows(batch: int, step: int, width: int = WIDTH) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the same shape, a function of the step alone."""
     generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(batch, WIDTH, generator=generator)
-    return inputs, torch.randn(batch, WIDTH, generator=generator)
+    inputs = torch.randn(batch, width, generator=generator)
+    return inputs, torch.randn(batch, width, generator=generator)
 
 
 def chain(
@@ -58,18 +60,17 @@ def chain(
     steps: int,
     *,
     make: Callable[[], nn.Module] = block,
-    seed: int = 3,
+    **fields: Any,
 ) -> Task:
-    """A task of `layers` equal layers: mean squared error, AdamW."""
-    return Task(
-        name=name,
-        model=partial(_model, make, layers),
-        data=partial(_data, batch),
-        loss=F.mse_loss,
-        optimizer=partial(AdamW, lr=1e-2),
-        steps=steps,
-        seed=seed,
-    )
+    """A task of `layers` equal layers: mean squared error, AdamW; with other fields of a task."""
+    given: dict[str, Any] = {
+        "model": partial(_model, make, layers),
+        "data": partial(rows, batch),
+        "loss": F.mse_loss,
+        "optimizer": partial(AdamW, lr=1e-2),
+        "seed": 3,
+    }
+    return Task(name=name, steps=steps, **given | fields)
 
 
 def tasks_for(plan: Plan, make: Callable[[], nn.Module] = block) -> list[Task]:

@@ -26,6 +26,12 @@ def samples_of(step: int) -> list[int]:
     return [(step * BATCH + j) % SAMPLES for j in range(BATCH)]
 
 
+def groups(row: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
+    """The samples of each microbatch of a row of a table."""
+    pairs = list(zip(samples, row, strict=True))
+    return [[n for n, at in pairs if at == m] for m in range(max(row) + 1)]
+
+
 def data(samples: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Made-up bytes, and the next ones."""
     number, rank, step = map(int, os.environ.get("ENDS", "0 -1 0").split())

@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
+from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, refused, succeeded
 from support.plain import train
 from support.same import assert_saved
-from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import plans
@@ -19,30 +17,16 @@ from plans.order import waiting
 
 pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
-WIDTH = 32
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(4, WIDTH, generator=generator)
-    return inputs, torch.randn(4, WIDTH, generator=generator)
-
-
-def model(layers: int) -> nn.Module:
-    made = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in range(layers))
-    return nn.Sequential(*made)
-
 
 def many() -> list[Task]:
     """Five tasks of different sizes, lengths and optimizers."""
     adam = partial(AdamW, lr=1e-2, fused=True)
     momentum = partial(SGD, lr=1e-2, momentum=0.9)
     plain = [
-        Task(f"t{n}", partial(model, 1 + n % 2), rows, F.mse_loss, opt, steps, seed=n)
-        for n, (opt, steps) in enumerate([(adam, 5), (momentum, 4), (adam, 3), (adam, 4)])
+        chain(f"t{n}", 1 + n % 2, 4, steps, optimizer=rule, seed=n)
+        for n, (rule, steps) in enumerate([(adam, 5), (momentum, 4), (adam, 3), (adam, 4)])
     ]
-    clipped = Task("clipped", partial(model, 2), rows, F.mse_loss, adam, 4, seed=9, clip=0.1)
-    return [*plain, clipped]
+    return [*plain, chain("clipped", 2, 4, 4, optimizer=adam, seed=9, clip=0.1)]
 
 
 @pytest.fixture(scope="module")

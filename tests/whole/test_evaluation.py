@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import chains
+from support.chains import WIDTH, chain
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
 from support.plain import train
 from support.same import assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import AdamW
 
 import plans
 from executor import run
@@ -29,15 +30,11 @@ from profiles.schema import Precision
 
 pytestmark = pytest.mark.usefixtures("quick", "here")
 
-WIDTH = 24
 EVERY = 2
 BATCHES = 3
 
 
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(4, WIDTH, generator=generator)
-    return inputs, torch.randn(4, WIDTH, generator=generator)
+rows = partial(chains.rows, 4)
 
 
 def held_out(number: int) -> tuple[Tensor, Tensor]:
@@ -53,20 +50,15 @@ def interrupting(number: int) -> tuple[Tensor, Tensor]:
     return held_out(number)
 
 
-def model() -> nn.Module:
-    layers = (
-        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))
-        for _ in range(3)
-    )
-    return nn.Sequential(*layers)
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))
 
 
 def tasks(steps: int = 5) -> list[Task]:
-    fused = partial(AdamW, lr=1e-2, fused=True)
     judged = Evaluation(EVERY, held_out, BATCHES)
     return [
-        Task("judged", model, rows, F.mse_loss, fused, steps, seed=1, evaluate=judged),
-        Task("plain", model, rows, F.mse_loss, fused, steps, seed=2),
+        chain("judged", 3, 4, steps, make=normed, seed=1, evaluate=judged),
+        chain("plain", 3, 4, steps, make=normed, seed=2),
     ]
 
 

@@ -4,20 +4,16 @@ Programs on several devices are stand-ins: one of the devices does all of the wo
 """
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from support import gangs
+from support.chains import chain, rows
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
 from support.same import assert_saved
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import AdamW
 
 import plans
 from executor.workload.task import Evaluation, Task
@@ -29,26 +25,13 @@ from plans import runlog
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
 
-WIDTH = 32
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(8, WIDTH, generator=generator)
-    return inputs, torch.randn(8, WIDTH, generator=generator)
-
-
-def model() -> nn.Module:
-    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in "ab"))
-
 
 def tasks(steps: int = 24) -> list[Task]:
-    fused = partial(AdamW, lr=1e-2, fused=True)
-    evaluate = Evaluation(every=10, data=lambda n: rows(1000 + n), batches=2)
+    evaluate = Evaluation(every=10, data=lambda n: rows(8, 1000 + n), batches=2)
     return [
-        Task("long", model, rows, F.mse_loss, fused, steps, seed=1, evaluate=evaluate),
-        Task("a", model, rows, F.mse_loss, fused, 3, seed=2),
-        Task("b", model, rows, F.mse_loss, fused, 2, seed=3),
+        chain("long", 2, 8, steps, seed=1, evaluate=evaluate),
+        chain("a", 2, 8, 3, seed=2),
+        chain("b", 2, 8, 2, seed=3),
     ]
 
 

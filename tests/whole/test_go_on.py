@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import chains
+from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
 from support.forked import ended, started
 from support.plain import train
 from support.same import assert_saved
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import AdamW
+from torch import Tensor
 
 import plans
 from executor.workload.task import Evaluation, Task
@@ -26,26 +26,14 @@ from plans import runlog
 
 pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
-WIDTH = 32
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(2, WIDTH, generator=generator)
-    return inputs, torch.randn(2, WIDTH, generator=generator)
-
-
-def model() -> nn.Module:
-    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)) for _ in range(2))
-    return nn.Sequential(*layers)
+rows = partial(chains.rows, 2)
 
 
 def tasks(steps: int) -> list[Task]:
-    fused = partial(AdamW, lr=1e-2, fused=True)
     return [
-        Task("kept", model, rows, F.mse_loss, fused, steps, seed=1),
-        Task("rough", model, rows, F.mse_loss, fused, steps, seed=2, precision="bf16", clip=0.1),
-        Task("ended", model, rows, F.mse_loss, fused, 3, seed=3),
+        chain("kept", 2, 2, steps, seed=1),
+        chain("rough", 2, 2, steps, seed=2, precision="bf16", clip=0.1),
+        chain("ended", 2, 2, 3, seed=3),
     ]
 
 

@@ -1,56 +1,41 @@
 """bf16 tasks in less host memory: planned without parameters there, trained to the same bits."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
+from typing import Any
 
 import pytest
-import torch
 from msgspec import structs
+from support.chains import chain, rows
 from support.quick import measured, quickly
 from support.same import assert_same
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.optim import AdamW
 
 import plans
 from executor import run
-from executor.workload.task import Evaluation, Task
+from executor.workload.task import Evaluation
 from planner import Infeasible, Problem, build
 from plans.schema import Plan
 from profiles.schema import Profile
 
-WIDTH = 32
+TASK = chain("a", 6, 4, 4, precision="bf16")
 
 
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(step)
-    return torch.randn(4, WIDTH, generator=draw), torch.randn(4, WIDTH, generator=draw)
+def model() -> Any:
+    assert callable(TASK.model)
+    return TASK.model()
 
 
-def chain() -> nn.Module:
-    each = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1), nn.GELU()) for _ in range(6))
-    return nn.Sequential(*each)
-
-
-def tied() -> nn.Module:
-    made = chain()
-    assert isinstance(made, nn.Sequential)
-    made[5][0].weight = made[0][0].weight  # type: ignore[index]
+def tied() -> Any:
+    made = model()
+    made[5][0].weight = made[0][0].weight
     return made
 
 
-def frozen() -> nn.Module:
-    made = chain()
-    assert isinstance(made, nn.Sequential)
+def frozen() -> Any:
+    made = model()
     made[1].requires_grad_(False)
-    made[2][0].bias.requires_grad_(False)  # type: ignore[index,union-attr]
+    made[2][0].bias.requires_grad_(False)
     return made
-
-
-def task(model: Callable[[], nn.Module], **fields: object) -> Task:
-    fused = partial(AdamW, lr=1e-2, fused=True)
-    return replace(Task("a", model, rows, F.mse_loss, fused, 4, 3, "bf16"), **fields)  # type: ignore[arg-type]
 
 
 def planned(made: Profile, host_bytes: int, device_bytes: int | None = None) -> Plan:
@@ -68,10 +53,10 @@ def profiled(name: str) -> tuple[Profile, int]:
 
 
 TASKS = {
-    "chain": task(chain),
-    "tied": task(tied),
-    "frozen": task(frozen),
-    "evaluated": task(chain, evaluate=Evaluation(every=2, data=lambda n: rows(100 + n), batches=2)),
+    "chain": TASK,
+    "tied": replace(TASK, model=tied),
+    "frozen": replace(TASK, model=frozen),
+    "evaluated": replace(TASK, evaluate=Evaluation(2, lambda n: rows(4, 100 + n), 2)),
 }
 
 

@@ -3,10 +3,11 @@
 `tasks` is a workload of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ pytest.importorskip("torch")
 
 import torch
 from support.cli import executor_cli, planner_cli, succeeded
+from support.small_texts import groups
 from support.steady import timeless
-from support.texted import joined
+from support.texted import Parts, joined, trained
 from torch import Tensor, nn
 
 from executor.workload import Evaluation, Task
@@ -68,28 +70,16 @@ def loop(
     """The losses of the evaluations of an ordinary loop whose steps go through microbatches of
     these samples, and its evaluations through these."""
     (task,) = tasks()
-    torch.manual_seed(task.seed)
-    made, losses = model(), {}
-    optimizer = task.optimizer(list(made.parameters()))
-    assert task.loss
-    for step, microbatches in enumerate(steps):
-        whole = sum(LENGTHS[n] for own in microbatches for n in own)
-        for own in microbatches:
-            for *given, targets in joined(task.data(own)):
-                (task.loss(made(*given), targets) / whole).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if (step + 1) % EVERY == 0:
-            every = (part for own in rounds for part in joined(held(own)))
-            with torch.no_grad():
-                parts = [float(task.loss(made(*x), y)) for *x, y in every]
-            losses[step + 1] = sum(parts) / sum(LENGTHS[-HELD:])
-    return losses
 
+    def parts(data: Callable[[Any], Any], every: Sequence[Sequence[int]]) -> Parts:
+        return (part for own in every for part in joined(data(own)))
 
-def groups(row: Sequence[int], samples: Sequence[int]) -> list[list[int]]:
-    """The samples of each microbatch."""
-    return [[n for n, at in zip(samples, row, strict=True) if at == m] for m in range(max(row) + 1)]
+    def of(step: int) -> list[int]:
+        return [n for own in steps[step] for n in own]
+
+    return trained(
+        task, lambda step: parts(task.data, steps[step]), of, lambda: parts(held, rounds)
+    ).val_losses
 
 
 @pytest.mark.parametrize(

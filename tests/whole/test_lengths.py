@@ -16,10 +16,10 @@ from support import small_texts
 from support.agents import IN_TURN
 from support.cli import executor_cli, planner_cli, succeeded
 from support.forked import ended, started, torchrun
-from support.plain import Loop
 from support.retime import foretold
 from support.same import same
-from support.small_texts import BATCH, STEPS, data, samples_of
+from support.small_texts import BATCH, STEPS, data, groups, samples_of
+from support.texted import Parts, Trained, joined, trained
 
 import plans
 from plans import runlog
@@ -74,41 +74,25 @@ def test_a_run_that_is_planned_anew_has_the_bits_of_a_loop(
     assert 0 < rest.done < STEPS
     call = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--save", "saved", *kept)
     succeeded(executor_cli(*call))
-    losses, model = looped([("one.json", rest.done), ("rest.json", STEPS)])
+    plain = looped([("one.json", rest.done), ("rest.json", STEPS)])
     logs = [runlog.load(f"{name}.jsonl").steps for name in ("one", "rest")]
     found = {line.step: line.loss for log in logs for line in log}
-    assert [found[step] for step in range(STEPS)] == losses
-    assert same(dict(torch.load("saved/t.pt")["model"]), model)
+    assert [found[step] for step in range(STEPS)] == plain.losses
+    assert same(dict(torch.load("saved/t.pt")["model"]), plain.params)
 
 
-def looped(steps: Sequence[tuple[str, int]]) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses and parameters of a loop through the microbatches of these plans, each up to a
-    step."""
-    (task,) = small_texts.tasks()
-    torch.manual_seed(task.seed)
-    model, losses = task.model(), list[float]()  # type: ignore[operator]
-    loop = Loop(task, model, None)
-    for name, end in steps:
-        plan = plans.load(name)
-        rows = open_table(table_path(name, "t"), BATCH)
-        for step in range(len(losses), end):
-            held: dict[int, list[int]] = {}
-            for n, m in zip(
-                samples_of(step), rows[step - plan.tasks[0].done].tolist(), strict=True
-            ):
-                held.setdefault(m, []).append(n)
-            whole = sum(small_texts.LENGTHS[n] for n in samples_of(step))
-            losses.append(sum(loop.add(joined(held[m]), whole) for m in sorted(held)))
-            loop.update()
-    return losses, dict(model.state_dict())
+def looped(parts: Sequence[tuple[str, int]]) -> Trained:
+    """A loop through the microbatches of these plans, each up to a step."""
+    (task,), rows = small_texts.tasks(), list[list[int]]()
+    for name, end in parts:
+        table = open_table(table_path(name, "t"), BATCH).tolist()
+        rows += table[len(rows) - plans.load(name).tasks[0].done :][: end - len(rows)]
 
+    def microbatches(step: int) -> Parts:
+        own = groups(rows[step], samples_of(step))
+        return (part for each in own for part in joined(data(each)))
 
-def joined(samples: Sequence[int]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """A microbatch of these samples: what the model gets, and the targets."""
-    texts, targets = zip(*data(samples), strict=True)
-    positions = torch.cat([torch.arange(len(text)) for text in texts])
-    sequences = torch.cat([torch.full((len(text),), n) for n, text in enumerate(texts)])
-    return (torch.cat(texts), positions, sequences), torch.cat(targets)
+    return trained(task, microbatches, samples_of)
 
 
 def test_processes_of_which_one_dies_have_the_bits_of_one(

@@ -14,17 +14,19 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
-from torch import Tensor, nn
-from torch.nn import functional as F
+from support.small_texts import groups
+from support.texted import Parts, joined, trained
+from torch import Tensor
 from torch.optim import AdamW
 
 import plans
 from executor import run
 from executor.errors import InterruptedRun
 from executor.records import Options, earlier
-from executor.workload import Task, build, pack, take
+from executor.workload import Task
 from executor.workloads import documents
 from plans.samples import open_table, table_path
 from plans.schema import Plan
@@ -34,15 +36,6 @@ pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 Saved = dict[str, dict[str, Tensor]]
 SIZES = ("--lengths", "64,128,256,512", "--device-memory", "8MiB")
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(4, 8, generator=generator), torch.randn(4, 8, generator=generator)
-
-
-def model() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, 8))
 
 
 def text(name: str, longest: int, batch: int, steps: int) -> Task:
@@ -63,7 +56,7 @@ def tasks() -> list[Task]:
     return [
         text("short", 256, 4, 8),
         text("long", 512, 6, 12),
-        Task("rows", model, rows, F.mse_loss, partial(AdamW, lr=1e-2), 20, seed=1),
+        chain("rows", 2, 4, 20, seed=1),
     ]
 
 
@@ -88,19 +81,15 @@ def plain(folder: Path) -> Saved:
 
 def loop(task: Task, path: Path) -> dict[str, Tensor]:
     """Microbatch by microbatch as the table of the task has them."""
-    trained, table = build(task)[0], open_table(table_path(path, task.name), task.batch)
-    optimizer = task.optimizer(list(trained.parameters()))
-    assert task.loss
-    for step, row in enumerate(table.tolist()):
-        numbers = [(step * task.batch + j) % len(task.lengths) for j in range(task.batch)]
-        whole = sum(task.lengths[n] for n in numbers)
-        for m in sorted(set(row)):
-            own = [n for n, at in zip(numbers, row, strict=True) if at == m]
-            packed = pack(task, take(task, own))
-            (task.loss(trained(*packed.inputs), packed.targets) / whole).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return {name: p.detach() for name, p in trained.named_parameters()}
+    rows = open_table(table_path(path, task.name), task.batch).tolist()
+
+    def of(step: int) -> list[int]:
+        return [(step * task.batch + j) % len(task.lengths) for j in range(task.batch)]
+
+    def parts(step: int) -> Parts:
+        return (part for own in groups(rows[step], of(step)) for part in joined(task.data(own)))
+
+    return trained(task, parts, of).params
 
 
 def saved(folder: Path, names: Sequence[str]) -> Saved:

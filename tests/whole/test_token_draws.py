@@ -1,8 +1,9 @@
 """Dropout where samples have lengths: from the model to a trained one, bit for bit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import torch
 from msgspec import structs
 from support.quick import ROOM, measured
 from support.searches import SHORT
-from support.tokens import LENGTHS, WIDTH, Embedding, Pair, data, stacked, summed, task
+from support.small_texts import groups
+from support.texted import joined, trained
+from support.tokens import LENGTHS, WIDTH, Embedding, Pair, data, stacked, task
 from torch import nn
 from torch.optim import SGD
 
@@ -59,24 +62,17 @@ def test_a_plan_drops_what_a_loop_over_its_microbatches_drops(layout: str, tmp_p
     plans.save(output, plan)
     result = run(plan, [made], Options(tables=output))
 
-    rows = open_table(table_path(output, "toy"), BATCH)
-    assert rows.max() == BATCH - 1
-    torch.manual_seed(3)
-    trained = model()
-    optimizer = slowly(trained.parameters())
-    for step in range(STEPS):
-        samples = np.arange(step * BATCH, (step + 1) * BATCH) % len(LENGTHS)
-        for m in range(int(rows[step].max()) + 1):
-            texts, targets = zip(*data(samples[rows[step] == m].tolist()), strict=True)
-            sizes = [len(text) for text in texts]
-            given = stacked(
-                torch.cat(texts),
-                torch.cat([torch.arange(n) for n in sizes]),
-                torch.cat([torch.full((n,), k) for k, n in enumerate(sizes)]),
-            )
-            loss = summed(trained(given), torch.cat(targets))
-            (loss / sum(LENGTHS[n] for n in samples)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    rows = open_table(table_path(output, "toy"), BATCH).tolist()
+    assert max(map(max, rows)) == BATCH - 1
+
+    def of(step: int) -> list[int]:
+        return [n % len(LENGTHS) for n in range(step * BATCH, (step + 1) * BATCH)]
+
+    def parts(step: int) -> Iterator[Any]:
+        for own in groups(rows[step], of(step)):
+            for *inputs, targets in joined(data(own)):
+                yield stacked(*inputs), targets
+
+    plain = trained(replace(made, weights=LENGTHS), parts, of)  # type: ignore[arg-type]
     found = dict(result.model("toy").named_parameters())
-    assert all(torch.equal(p, found[name]) for name, p in trained.named_parameters())
+    assert all(torch.equal(value, found[name]) for name, value in plain.params.items())

@@ -14,7 +14,21 @@ pytest.importorskip("transformers")
 
 import torch
 import transformers
-from support.architectures import BATCH, CLASSES, LENGTH, VOCABULARY, WIDTH, masked_tokens, pairs
+from support import chains
+from support.architectures import (
+    BATCH,
+    CLASSES,
+    GPT2,
+    SIZES,
+    T5,
+    VOCABULARY,
+    hugging,
+    labelled_images,
+    masked_tokens,
+    pairs,
+    tokens,
+)
+from support.chains import WIDTH
 from support.cli import executor_cli, succeeded
 from support.plain import train
 from support.quick import ROOM, built, measured, quickly, smallest
@@ -48,64 +62,22 @@ def task(make: Callable[[], nn.Module], data: Callable[[int], Any], loss: Any = 
     return Task("odd", make, data, loss, partial(AdamW, lr=1e-2, fused=True), 3, seed=5)
 
 
-def hugging(kind: str, **settings: Any) -> nn.Module:
-    """A tiny model of transformers, its flags as they come; `kind` as in `GPT2LMHeadModel`."""
-    model = getattr(transformers, kind)
-    made: nn.Module = model(model.config_class(**settings))
-    return made
-
-
-def generator(step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(step)
-
-
-def tokens(step: int) -> dict[str, Tensor]:
-    ids = torch.randint(1, VOCABULARY, (BATCH, LENGTH), generator=generator(step))
-    return {"input_ids": ids, "labels": ids.clone()}
-
-
-def images(step: int) -> dict[str, Tensor]:
-    pixels = torch.randn(BATCH, 3, 32, 32, generator=generator(step))
-    return {
-        "pixel_values": pixels,
-        "labels": torch.randint(CLASSES, (BATCH,), generator=generator(step)),
-    }
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    made = torch.randn(2, BATCH, WIDTH, generator=generator(step))
-    return made[0], made[1]
+rows = partial(chains.rows, BATCH)
 
 
 def words(step: int) -> tuple[Tensor, Tensor]:
-    made = torch.randint(VOCABULARY, (2, BATCH, LENGTH), generator=generator(step))
-    return made[0], made[1]
+    made = tokens(2 * step), tokens(2 * step + 1)
+    return made[0]["labels"], made[1]["labels"]
 
 
-ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-GPT2 = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32}
-SWITCH = {
-    "vocab_size": VOCABULARY,
-    "d_model": WIDTH,
-    "d_kv": 8,
-    "d_ff": 2 * WIDTH,
-    "num_layers": 2,
+SWITCH = T5 | {
     "num_decoder_layers": 2,
-    "num_heads": 2,
     "num_experts": 4,
     "num_sparse_encoder_layers": 1,
     "num_sparse_decoder_layers": 1,
-    "decoder_start_token_id": 0,
 }
-T5 = {k: SWITCH[k] for k in ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads")}
-QWEN2_MOE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "intermediate_size": 2 * WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
+QWEN2_MOE = SIZES | {
     "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
     "num_experts": 4,
     "num_experts_per_tok": 1,
     "moe_intermediate_size": WIDTH,
@@ -113,8 +85,8 @@ QWEN2_MOE = {
     "output_router_logits": True,
 }
 SWIN = {
-    "image_size": 32,
-    "patch_size": 4,
+    "image_size": 16,
+    "patch_size": 2,
     "embed_dim": WIDTH,
     "depths": [2, 1],
     "num_heads": [2, 4],
@@ -205,7 +177,7 @@ class Siamese(nn.Module):
 
 
 def couples(step: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    return rows(step), torch.rand(BATCH, generator=generator(step))
+    return rows(step), chains.rows(BATCH, step, width=1)[0][:, 0]
 
 
 class Checkpointed(nn.Module):
@@ -250,7 +222,7 @@ class Scored(nn.Module):
         return F.linear(h, self.table.weight).transpose(1, 2)
 
 
-GPT2_OF = {"kind": "GPT2LMHeadModel", **GPT2, **ENDS}
+GPT2_OF = {"kind": "GPT2LMHeadModel", **GPT2}
 
 TASKS = {
     "padded, with a cache": replace(
@@ -260,7 +232,7 @@ TASKS = {
     "a special cache": task(Cached, rows, F.mse_loss),
     "switch": task(partial(hugging, "SwitchTransformersForConditionalGeneration", **SWITCH), pairs),
     "router logits": task(partial(hugging, "Qwen2MoeForCausalLM", **QWEN2_MOE), tokens),
-    "swin": task(partial(hugging, "SwinForImageClassification", **SWIN), images),
+    "swin": task(partial(hugging, "SwinForImageClassification", **SWIN), labelled_images),
     "listed experts": task(partial(Words, True), words, F.cross_entropy),
     "experts": task(partial(Words, False), words, F.cross_entropy),
     "checkpointing": task(partial(checkpointed, False, **GPT2_OF), tokens),
@@ -373,9 +345,9 @@ def test_checkpointing_that_changes_bits_is_refused() -> None:
     other = task(partial(in_a_row, False, preserve_rng_state=False), rows, F.mse_loss)
     with pytest.raises(WorkloadError, match="trains other bits with its checkpointing"):
         measured(other, 1)
-    settings = {"kind": "T5ForConditionalGeneration", **T5, "decoder_start_token_id": 0}
+    t5 = partial(checkpointed, True, "T5ForConditionalGeneration", **T5)
     with pytest.raises(WorkloadError, match="trains other bits with its checkpointing"):
-        measured(task(partial(checkpointed, True, **settings), pairs), 1)
+        measured(task(t5, pairs), 1)
 
 
 def explained() -> list[Task]:

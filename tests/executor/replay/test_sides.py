@@ -10,10 +10,8 @@ from support import handmade
 from support.kinded import shorter
 from support.piped import drawn, planned
 from support.rendezvous import Replay
-from support.seen import Seen
-from support.seen import Ticket as Waits
 
-from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, sides
+from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, phases_of, sides
 from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
@@ -91,37 +89,55 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
         assert_heard(program, ranks, replay)
 
 
-def test_processes_have_the_jobs_that_all_of_a_plan_gives_them() -> None:
-    """The ops of every stream and of every way for X, in their order, the numbers that they wait
-    for, and who is told of them."""
+def test_every_edge_is_waited_for_by_one_side_which_is_told() -> None:
+    """Its own edges, and those to who wrote what it reads in the host's memory; processes tell each
+    other of the ops that the others wait for, and of no more."""
     told = 0
     for seed in range(60):
         plan, ranks = some_plan(seed)
         (program,) = plan.programs
-        expected, jobs, tells = Seen(program, ranks, ROUNDS), {}, {}
+        edges: dict[tuple[str, str], list[str]] = {}
+        tells, waits = set[Told](), set[Told]()
         for me in set(ranks):
             known = sides(program, ranks, me)
-            jobs |= {(me, *key): own for key, own in replayed(known).items()}
-            tells |= {(me, *key): set(own) for key, own in known.tells.items()}
-            assert known.busy == {rank for rank, *_ in expected.jobs}
-        assert jobs == expected.jobs
-        assert tells == expected.tells
-        told += sum(">" not in name for _, _, name in tells)
+            for phase, ops in known.phases.items():
+                for op in ops:
+                    name = op.id.removesuffix(READY)
+                    own = [edge for edge in op.after if not edge.endswith((READY, BEGUN))]
+                    if op.stream in known.own:
+                        edges.setdefault((phase, name), []).extend(own)
+            heard(known, me, tells, waits)
+        for phase, planned_ops in phases_of(program).items():
+            ids = {op.id: op for op in planned_ops}
+            for op in planned_ops:
+                found = edges[phase, op.id]
+                assert len(found) == len(set(found))
+                assert {*op.after} <= {*found}
+                for edge in {*found} - {*op.after}:
+                    before = ids[edge.removesuffix("@-1")]
+                    assert {*before.writes.values()} & {*op.reads.values()}
+        assert waits <= tells
+        assert all(lane_of(stream) for _, _, stream, _ in tells - waits)  # that an X is over
+        told += sum(not lane_of(stream) for _, _, stream, _ in tells)
     assert told
 
 
-def replayed(known: Sides) -> dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]]:
-    """By phase and stream the jobs that a process replays, with the numbers they wait for."""
-    found: dict[tuple[str, str], list[tuple[str, frozenset[Waits]]]] = {}
+Told = tuple[int, str, str, int]  # who is told, phase, stream, number in the stream's round
+
+
+def heard(known: Sides, me: int, tells: set[Told], waits: set[Told]) -> None:
+    """Add what a process tells others, and what it waits to hear."""
     names = {op.stream: op.stream for ops in known.phases.values() for op in ops}
 
-    def job(phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> None:
-        if op.stream in known.own:
-            told = frozenset((str(t.stream), t.base, t.stride) for t in waits)
-            found.setdefault((phase, op.stream), []).append((op.id, told))
+    def job(phase: str, op: Op, own: Ticket, tickets: tuple[Ticket, ...]) -> None:
+        for rank in known.tells.get((phase, op.id), ()):
+            tells.add((rank, phase, str(own.stream), own.base % own.stride))
+        for ticket in tickets if op.stream in known.own else ():
+            stream = str(ticket.stream)
+            if stream not in known.own and not stream.endswith(BEGUN):
+                waits.add((me, phase, stream, ticket.base % ticket.stride))
 
     jobs_of(known.phases, ROUNDS, names, job)  # type: ignore[arg-type]
-    return found
 
 
 def closing(program: Program, rng: random.Random) -> Program:
