@@ -87,12 +87,30 @@ def _load(profile: str | Path, name: str, said: Lengths) -> NDArray[np.uint32]:
 
 def reorder(lengths: ArrayLike, batch: int, window: int) -> NDArray[np.uint32]:
     """All samples in another order, by number: those of each window of so many steps of `batch`
-    samples from the longest on, so that long ones meet in few steps. No sample leaves its window.
+    samples `by_length`. No sample leaves its window."""
+    own, size, found = np.asarray(lengths, np.int64), batch * window, []
+    for begin in range(0, len(own), size):
+        part = own[begin : begin + size]
+        sizes = np.diff(np.arange(0, len(part) + batch, batch).clip(max=len(part)))
+        found.append(begin + np.concatenate(by_length(part, sizes)))
+    return np.concatenate(found).astype(_KIND)
+
+
+def by_length(lengths: NDArray[np.int64], sizes: Iterable[int]) -> list[NDArray[np.intp]]:
+    """The samples of each step, by number, where steps have so many: from the longest on, so that
+    long ones meet in few steps. Each but the first takes a quarter from the shortest, with which
+    the others fill pipelines evenly.
+
+        by length          L L L L  l l l  m m m  s s
+        in three steps     L L L L | l l l s | m m m s
     """
-    own, size = np.asarray(lengths, np.int64), batch * window
-    begins = range(0, len(own), size)
-    parts = [begin + np.argsort(-own[begin : begin + size], kind="stable") for begin in begins]
-    return np.concatenate(parts).astype(_KIND)
+    left, found = np.argsort(-lengths, kind="stable"), list[NDArray[np.intp]]()
+    for size in sizes:
+        short = len(left) - (size // 4 if found else 0)
+        long = size - len(left) + short
+        found.append(np.concatenate((left[:long], left[short:])))
+        left = left[long:short]
+    return found
 
 
 def of_step(step: int, batch: int, samples: int, steps: int = 1) -> NDArray[np.int64]:

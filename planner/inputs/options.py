@@ -142,8 +142,8 @@ _FLAGS = {
         told="",
     ),
     "reorder_window": _Flag(
-        "reorder such samples within windows of so many steps, the longest first, so that long "
-        "ones meet in few steps; changes what each step trains on (default 1: not at all)",
+        "reorder such samples within windows of so many steps by their lengths, so that long ones "
+        "meet in few steps; changes what each step trains on (default 1: not at all)",
         "N",
         console.whole(1, 1 << 16),
         "",

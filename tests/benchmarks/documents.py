@@ -11,10 +11,10 @@ equal: each step has to be within 0.1 % of the mean load or the longest document
 and take at most 20 ms of processor time on average. merged: k of the pipelines are one, which is
 E k times as fast (0.9: a tenth is lost to communication) and holds the same documents. Of all such
 mixes (k = 2, 4, 8, 16; as many merged ones as there may be) the one that is best for a few steps is
-shown, with the bound that integer programs prove. At 16 sequences
-that bound has to be at least 10 % below that of equal pipelines, and ours within 1 % of it. window:
-on equal pipelines, with the documents of N steps from the longest on, each with as many as it had;
-its tokens change, and so does the training. Exit code 1 if a row falls short.
+shown, with the bound that integer programs prove. At 16 sequences that bound has to be at least
+10 % below that of equal pipelines, and ours within 1 % of it. window: on equal pipelines, with the
+documents of N steps `by_length`, each with as many as it had; its tokens change, and so does the
+training. Exit code 1 if a row falls short.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from planner.dispatch import (
 )
 from planner.dispatch.pipes import Array
 from profiles import console
+from profiles.lengths import by_length
 from tests.benchmarks.proof import proven_us
 from tests.support.step_bounds import bound_us
 
@@ -167,15 +168,15 @@ def rows(
         moved = [
             own
             for begin in range(0, len(steps), window)
-            for own in _sorted(steps[begin : begin + window])
+            for own in _reordered(steps[begin : begin + window])
         ]
         yield row(pool, moved, sequences, f"window {window}", equal.bound_us)
 
 
-def _sorted(steps: Sequence[Array]) -> list[Array]:
-    """Steps of the same sizes that have the longest documents first."""
-    every = np.sort(np.concatenate(steps))[::-1]
-    return np.split(every, np.cumsum([len(one) for one in steps])[:-1])
+def _reordered(steps: Sequence[Array]) -> list[Array]:
+    """Steps of the same sizes with the samples of all of them by length."""
+    every = np.concatenate(steps)
+    return [every[own] for own in by_length(every, [len(one) for one in steps])]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -116,8 +116,14 @@ def test_a_file_of_lengths_is_whole_or_not_there(tmp_path: Path) -> None:
 def test_samples_are_reordered_within_their_windows(
     own: list[int], batch: int, window: int
 ) -> None:
-    """Each once, the longest first; of equally long ones the first."""
+    """Each once: the first step has the longest, every other one a quarter of its samples from the
+    shortest that are left and the others from the longest; of equally long ones the first."""
     order, size = lengths.reorder(own, batch, window).tolist(), batch * window
     for at in range(0, len(own), size):
-        part = range(at, min(at + size, len(own)))
-        assert order[at : at + size] == sorted(part, key=lambda n: (-own[n], n))
+        left = sorted(range(at, min(at + size, len(own))), key=lambda n: (-own[n], n))
+        for step in range(at, at + len(left), batch):
+            found = order[step : min(step + batch, at + size)]
+            short = len(found) // 4 if step > at else 0
+            middle = slice(len(found) - short, len(left) - short)
+            assert found == left[: middle.start] + left[middle.stop :]
+            left = left[middle]
