@@ -117,10 +117,3 @@ def test_processes_change_nothing() -> None:
     one, two = arranged(*given), arranged(*given, jobs=2)
     assert (one.kinds, one.turns) == (two.kinds, two.turns)
     assert (one.rows == two.rows).all()
-
-
-def test_a_sample_that_fits_nowhere_is_named() -> None:
-    """In whichever step; with its tokens and the most that there is room for."""
-    lengths = np.array([30, 40, 40, 5000], np.uint32)
-    with pytest.raises(ValueError, match=r"sample 3 has 5000 tokens, .* 4096"):
-        arranged(Samples(lengths, 2), range(3), POOL, "balanced")
