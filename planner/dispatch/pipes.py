@@ -39,6 +39,13 @@ class Curve:
         if not np.isfinite((self.square, self.linear, self.fixed)).all() or self.square < 0:
             raise ValueError(f"{self}: all three must be finite, and square at least 0")
 
+    @classmethod
+    def through(cls, tokens: int, least: int, packed: int, whole: int) -> "Curve":
+        """By the times of a microbatch of one token, of so many in short sequences, and of as many
+        in one sequence."""
+        square = max(0.0, (whole - packed) / tokens**2)
+        return cls(square, (packed - least) / (tokens - 1), float(least))
+
     def us(self, lengths: Array) -> Array:
         """The time of each sequence of so many tokens, without fixed, rounded up; at least 1."""
         times = (self.square * lengths + self.linear) * lengths

@@ -21,7 +21,7 @@ from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
 from planner.rounds import Send
 from planner.sequences.mixes import best_mix
-from planner.shards import backward_us, forward_us
+from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
 _FIRST = Passes("1f1b")
@@ -246,29 +246,16 @@ def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> Mo
 
 def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
     """The longest of these stages, by a microbatch as full as they can be, of usual sequences."""
-    tokens = most
-    fixed, linear, square = (
-        _stages_us(asked, strategy, devices, tokens, squares, used)
-        for squares, used in ((0, 1), (0, tokens), (tokens * tokens, tokens))
-    )
-    curves = [
-        Curve((c - b) / tokens**2, (b - a) / (tokens - 1), float(a))
-        for a, b, c in zip(fixed, linear, square, strict=True)
-    ]
-    usual = min(tokens, asked.spread)
-    return max(curves, key=lambda one: (one.square * usual + one.linear) * tokens + one.fixed)
+    given = (0, 1), (0, most), (most * most, most)
+    us = (_stages_us(strategy, devices, asked.costs(most, *own)) for own in given)
+    curves = [Curve.through(most, *own) for own in zip(*us, strict=True)]
+    usual = min(most, asked.spread)
+    return max(curves, key=lambda one: (one.square * usual + one.linear) * most + one.fixed)
 
 
-def _stages_us(
-    asked: Asked,
-    strategy: PipelineStrategy,
-    devices: range,
-    tokens: int,
-    squares: int,
-    used: int,
-) -> list[int]:
+def _stages_us(strategy: PipelineStrategy, devices: range, costs: TaskCosts) -> list[int]:
     """The time of a microbatch's passes on each of these devices."""
-    shards = asked.costs(tokens, squares, used).cut(strategy.cuts).shards
+    shards = costs.cut(strategy.cuts).shards
     found = []
     for device in devices:
         own = {one.shard for one in strategy.order[device]}
