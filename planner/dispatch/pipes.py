@@ -9,10 +9,8 @@ full    as few as hold all tokens: `fixed` is spread over the tokens of full one
 Without `fixed` they are one: sum of times + (depth - 1) x the longest time.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,20 +73,18 @@ class PipelineType:
         linear = self.curve.linear + self.curve.fixed / self.longest
         return replace(self, curve=Curve(self.curve.square, linear))
 
-    def room_us(
-        self, done: Any, top: Any, least: Callable[..., Any] = min, most: Callable[..., Any] = max
-    ) -> Any:
+    def room_us(self, done: int, top: int) -> float:
         """The most that a pipeline can have to do to be done by then, the longest of it `top`, if
-        that alone is: `done_us` solved for the load. Of arrays with numpy's least and most.
+        that alone is: `done_us` solved for the load.
 
         Each stage has slots as long as a microbatch; all but as many as there are other stages are
         for microbatches."""
         fixed, lost = self.curve.fixed, self.depth - 1
         slots = done / (top + fixed)
         if fixed:
-            slots = least(slots, (lost * done / fixed) ** 0.5)
-        slots = most(slots, self.depth)
-        return (done / slots - fixed) * (slots - lost)
+            slots = min(slots, (lost * done / fixed) ** 0.5)
+        slots = max(slots, self.depth)
+        return float((done / slots - fixed) * (slots - lost))
 
 
 @dataclass(frozen=True)
