@@ -18,7 +18,7 @@ from planner.packing import Array, Asked
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.lengths import held_out
-from profiles.schema import Curve, Layer
+from profiles.schema import Curve, Layer, Task
 
 Floats = NDArray[np.float64]
 
@@ -104,25 +104,19 @@ def _least(layer: Layer, sizes: Floats, *parts: str) -> Floats:
 
 def evaluations_us(problem: Problem) -> dict[str, int]:
     """The compute bound of all evaluations of every task with lengths, on one device."""
-    found = dict[str, int]()
-    for task in problem.tasks:
-        if task.lengths:
-            own = problem.lengths[task.name], problem.only, problem.host_bytes
-            held = problem.lengths.get(held_out(task.name))
-            asked = Asked(task, *own, problem.done.get(task.name, 0), judged=held)
-            found[task.name] = judged_us(asked, 1)
-    return found
+    return {
+        task.name: judged_us(task, held, problem.done.get(task.name, 0))
+        for task in problem.tasks
+        if task.lengths
+        for held in [problem.lengths.get(held_out(task.name), np.zeros(0, np.uint32))]
+    }
 
 
-def judged_us(asked: Asked, devices: int) -> int:
-    """The compute bound of all evaluations."""
-    task = asked.task
-    if asked.judged is None:
-        return 0
-    sizes = asked.judged.astype(np.float64)
-    often = len(due_steps(task.evaluation, asked.done, task.steps))
+def judged_us(task: Task, held: NDArray[np.uint32], done: int) -> int:
+    """The compute bound of all evaluations of a task on samples of these lengths."""
+    often, sizes = len(due_steps(task.evaluation, done, task.steps)), held.astype(np.float64)
     whole = often * sum(_forward(layer, sizes) for layer in task.layers)
-    return int(whole * _ROUNDED) // devices
+    return int(whole * _ROUNDED)
 
 
 def _forward(layer: Layer, sizes: Floats) -> float:

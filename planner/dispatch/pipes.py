@@ -33,10 +33,6 @@ class Curve:
     linear: float
     fixed: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not np.isfinite((self.square, self.linear, self.fixed)).all() or self.square < 0:
-            raise ValueError(f"{self}: all three must be finite, and square at least 0")
-
     @classmethod
     def through(cls, tokens: int, least: int, packed: int, whole: int) -> "Curve":
         """By the times of a microbatch of one token, of so many in short sequences, and of as many
@@ -62,10 +58,6 @@ class PipelineType:
     depth: int
     longest: int
     count: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.depth, self.longest, self.count) < 1:
-            raise ValueError(f"{self}: depth, longest and count must be at least 1")
 
     @property
     def full(self) -> "PipelineType":
@@ -95,10 +87,6 @@ class Pool:
     """
 
     types: tuple[PipelineType, ...]
-
-    def __post_init__(self) -> None:
-        if not self.types:
-            raise ValueError("a pool must have at least one type of pipelines, has none")
 
     @cached_property
     def pipelines(self) -> int:

@@ -117,15 +117,3 @@ def test_lengths_that_cannot_be_are_refused(lengths: list[int], message: str) ->
     pool = Pool((PipelineType(Curve(0, 1), 1, 20),))
     with pytest.raises(ValueError, match=message):
         pool.times(np.array(lengths))
-
-
-def test_pools_and_curves_that_cannot_be_are_refused() -> None:
-    """No types, a count of none, a curve without a number."""
-    with pytest.raises(ValueError, match="at least one type"):
-        Pool(())
-    with pytest.raises(ValueError, match=r"count=0\): depth, longest and count must be at least 1"):
-        PipelineType(Curve(0, 1), 1, 20, 0)
-    with pytest.raises(ValueError, match=r"square=nan.* must be finite"):
-        Curve(float("nan"), 1)
-    with pytest.raises(ValueError, match="square at least 0"):
-        Curve(-0.1, 1)
