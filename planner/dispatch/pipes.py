@@ -93,6 +93,11 @@ class Pool:
         return sum(one.count for one in self.types)
 
     @cached_property
+    def each(self) -> list[PipelineType]:
+        """Every pipeline, as one of its type."""
+        return [one for one in self.types for _ in range(one.count)]
+
+    @cached_property
     def type_of(self) -> Array:
         """The type of every pipeline."""
         return np.repeat(np.arange(len(self.types)), [one.count for one in self.types])

@@ -36,22 +36,13 @@ _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may
 class Arrangement:
     """Some steps of a task, ascending, on one pool. kinds: kind 0 has all microbatches of any
     other, each at least as large. turns: pairs (kind, steps) in turn. rows: of steps that differ,
-    the microbatches of their samples; which: the one of them that each step is like. step_us: of
-    every step, as long as its pipelines compute; least_us: of all, without microbatches that are
-    there for other steps of the kind."""
+    the microbatches of their samples; which: the one of them that each step is like."""
 
     steps: Sequence[int]
     kinds: tuple[Kind, ...]
     turns: tuple[tuple[int, int], ...]
     rows: Rows
     which: Array
-    step_us: Array
-    least_us: int
-
-    @property
-    def us(self) -> int:
-        """The time of all steps, as long as their pipelines compute."""
-        return int(self.step_us.sum())
 
 
 def arranged(
@@ -92,8 +83,6 @@ def arranged(
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
         rows,
         which,
-        shapes.took(slice(None), counts[of_step])[which],
-        int(times @ shapes.us.max(axis=1)),
     )
 
 

@@ -58,11 +58,9 @@ def least_loaded(
     return found
 
 
-def cut(
-    sizes: Sequence[int], weights: Sequence[float], most: int, fixed: float, longest: float
-) -> list[int] | None:
+def cut(sizes: Sequence[int], weights: Sequence[float], most: int, fixed: float) -> list[int]:
     """Sizes that descend, cut where the bins take least in all, each sequence of a bin counting as
-    the first one there, and `fixed` for the bin; None where one alone takes more than `longest`.
+    the first one there, and `fixed` for the bin.
 
     A shortest path over the cuts, of which all that end a bin are looked at together.
     """
@@ -72,10 +70,6 @@ def cut(
     numbers = np.arange(1, count + 1)
     for begin, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         rows = min(count - begin, most // size)
-        if weight * rows + fixed > longest:
-            rows = int((longest - fixed) / weight)
-        if rows < 1:
-            return None
         ends = best[begin] + fixed + weight * numbers[:rows]
         room = slice(begin + 1, begin + 1 + rows)
         better = ends < best[room]
