@@ -124,10 +124,8 @@ def _built(
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)
     if tables:
-        packing = partial(planned, layout=problem.layout, packing=problem.packing)
-        packing = partial(packing, window=problem.reorder_window, orders=problem.orders)
-        packing = partial(packing, alone=len(problem.tasks) == 1, done=problem.done)
-        packing = partial(packing, tables=tables, jobs=jobs)
+        bare = replace(problem, lengths={})  # for other processes
+        packing = partial(planned, bare, tables, jobs)
     searches = Searches(problem, search, packing, jobs, parts)
     if policy == "hydra":
         searches = baselines(problem)

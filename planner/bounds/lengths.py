@@ -6,7 +6,6 @@ dispatch    for the pipelines of one mix: sequences divided at will, by weights 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from planner.packing import Array, Asked
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.lengths import held_out
-from profiles.schema import Curve, Layer
+from profiles.schema import Curve, Layer, Task
 
 Floats = NDArray[np.float64]
 
@@ -27,24 +26,26 @@ _BLOCK = 1 << 22  # samples that are looked at together
 _SAMPLE = 1 << 9  # sequences by which types get weights
 _ROUNDED = 0.999  # of a sum of times that were rounded up and down
 _FS, _NS = 10**9, 1000  # in a µs
+_TINY = 1e-9  # of a mean: no share is less
+_SPLIT = "backward_input", "backward_weight"
 
 
 def compute_us(asked: Asked, devices: int) -> int:
     """The compute bound: what a microbatch takes beside its tokens is left out, many share it."""
-    sizes, counts = np.unique(np.asarray(asked.lengths, np.int64), return_counts=True)
-    often = counts * _times_each(asked) + _extra(asked, sizes)
-    return _evenly_us(asked, sizes, often, devices)
+    task, many = asked.task, len(asked.lengths)
+    first, number = asked.done * task.batch, np.arange(many)
+    often = (first + task.steps * task.batch - 1 - number) // many - (first - 1 - number) // many
+    return samples_us(asked, asked.lengths, devices, often)
 
 
-def samples_us(asked: Asked, lengths: Array, devices: int) -> int:
-    """The compute bound of samples of these lengths."""
-    return _evenly_us(asked, *np.unique(lengths, return_counts=True), devices)
-
-
-def _evenly_us(asked: Asked, sizes: Array, often: Array, devices: int) -> int:
-    """Each of these sizes so many times, by itself."""
+def samples_us(
+    asked: Asked, lengths: NDArray[np.integer], devices: int, often: Array | None = None
+) -> int:
+    """The compute bound of samples of these lengths, that come so often, once by default."""
+    sizes, where = np.unique(lengths, return_inverse=True)
+    counts = np.bincount(where, often)
     own = sizes.astype(np.float64)
-    whole = sum(float((_least(layer, own) * often).sum()) for layer in asked.task.layers)
+    whole = sum(float((_least(layer, own, *_SPLIT) * counts).sum()) for layer in asked.task.layers)
     return int(whole * _ROUNDED) // devices
 
 
@@ -80,7 +81,7 @@ def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
     layers = asked.task.layers
     first = next((n for n, layer in enumerate(layers) if layer.grad_bytes), 0)
     sizes = np.arange(asked.longest + 1, dtype=np.float64)
-    early = np.sum([_early(layer, sizes) for layer in layers[first:]], axis=0)
+    early = np.sum([_least(layer, sizes, "backward_input") for layer in layers[first:]], axis=0)
     apart, which = asked.samples.apart(asked.steps)
     alone, together = np.empty(len(apart)), np.empty(len(apart))
     for at, number in enumerate(apart):
@@ -90,64 +91,32 @@ def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
     return [int((times * np.maximum(alone, together / n)).sum() * _ROUNDED) for n in devices]
 
 
-def _early(layer: Layer, sizes: Floats) -> Floats:
-    """The least time of a layer's forward and gradients of its input, of single sequences."""
-    us = {curve.op: _us(curve, sizes) for curve in layer.curves}
+def _least(layer: Layer, sizes: Floats, *parts: str) -> Floats:
+    """The least time of a layer's forward and backward of single sequences, in µs, of a backward
+    that may be split only these parts. Curves of a busy machine may leave less than nothing."""
+    us: dict[str, Floats] = {curve.op: _us(curve, sizes) for curve in layer.curves}
     whole = us["recompute_backward"]
-    if "backward_input" not in us:
+    if parts[0] not in us:
         return whole
-    return _shorter(whole, whole - us["backward"] + us["backward_input"])
-
-
-def _times_each(asked: Asked) -> int:
-    """The steps' samples are all of them so many times, and then some of them once more."""
-    return asked.task.steps * asked.task.batch // len(asked.lengths)
-
-
-def _extra(asked: Asked, sizes: Array) -> Array:
-    """The number of samples of each of these lengths that come once more."""
-    many, first = len(asked.lengths), asked.done * asked.task.batch
-    rest = asked.task.steps * asked.task.batch % many
-    more = np.asarray(asked.lengths)[(first + np.arange(rest)) % many]
-    return np.bincount(np.searchsorted(sizes, more), minlength=len(sizes))
-
-
-def _least(layer: Layer, sizes: Floats) -> Floats:
-    """The least time of a layer's passes of single sequences, in µs."""
-    us = {curve.op: _us(curve, sizes) for curve in layer.curves}
-    whole = us["recompute_backward"]
-    if "backward_weight" not in us:
-        return whole
-    split = whole - us["backward"] + us["backward_input"] + us["backward_weight"]
-    return _shorter(whole, split)
-
-
-def _shorter(whole: Floats, split: Floats) -> Floats:
-    """The lesser of a backward and its parts: curves of a busy machine may leave these below 0."""
+    split = whole - us["backward"] + np.sum([us[part] for part in parts], axis=0)
     return np.asarray(np.minimum(whole, np.maximum(0.0, split)))
 
 
 def evaluations_us(problem: Problem) -> dict[str, int]:
     """The compute bound of all evaluations of every task with lengths, on one device."""
-    found = dict[str, int]()
-    for task in problem.tasks:
-        if task.lengths:
-            own = problem.lengths[task.name], problem.only, problem.host_bytes
-            held = problem.lengths.get(held_out(task.name))
-            asked = Asked(task, *own, problem.done.get(task.name, 0), judged=held)
-            found[task.name] = judged_us(asked, 1)
-    return found
+    return {
+        task.name: judged_us(task, held, problem.done.get(task.name, 0))
+        for task in problem.tasks
+        if task.lengths
+        for held in [problem.lengths.get(held_out(task.name), np.zeros(0, np.uint32))]
+    }
 
 
-def judged_us(asked: Asked, devices: int) -> int:
-    """The compute bound of all evaluations."""
-    task = asked.task
-    if asked.judged is None:
-        return 0
-    sizes = asked.judged.astype(np.float64)
-    often = len(due_steps(task.evaluation, asked.done, task.steps))
+def judged_us(task: Task, held: NDArray[np.uint32], done: int) -> int:
+    """The compute bound of all evaluations of a task on samples of these lengths."""
+    often, sizes = len(due_steps(task.evaluation, done, task.steps)), held.astype(np.float64)
     whole = often * sum(_forward(layer, sizes) for layer in task.layers)
-    return int(whole * _ROUNDED) // devices
+    return int(whole * _ROUNDED)
 
 
 def _forward(layer: Layer, sizes: Floats) -> float:
@@ -166,56 +135,53 @@ def _us(curve: Curve, sizes: Floats) -> Floats:
 def dispatch_us(asked: Asked, pools: Sequence[Pool]) -> int:
     """The dispatch bound, of each step on that of these pools where it is least; one of them holds
     all samples."""
-    ns = np.full(len(asked.steps), np.inf)
-    for pool in pools:
-        able = np.array([int(asked.step(number).max()) <= pool.longest for number in asked.steps])
-        ns[able] = np.minimum(ns[able], _dispatch_ns(asked, pool, np.array(asked.steps)[able]))
-    return int(ns.sum() * _ROUNDED) // _NS
+    us = np.min([_dispatch_us(asked, pool) for pool in pools], axis=0)
+    return int(us.sum() * _ROUNDED)
 
 
-def _dispatch_ns(asked: Asked, pool: Pool, steps: Array) -> Floats:
-    """The bound of each of these steps, with the weights that are best for some of the
-    sequences."""
-    fine = Pool(
-        tuple(
-            replace(
-                one,
-                curve=replace(
-                    one.curve, square=one.curve.square * _NS, linear=one.curve.linear * _NS, fixed=0
-                ),
-            )
-            for one in pool.types
-        )
-    )
-    batch = asked.task.batch
+def _dispatch_us(asked: Asked, pool: Pool) -> Floats:
+    """The bound of each step, with the weights that are best for some of the sequences; infinite
+    where one does not fit."""
+    steps, batch = asked.steps, asked.task.batch
     few = steps[:: max(1, len(steps) * batch // _SAMPLE)]
     some = np.concatenate([asked.step(number) for number in few])
-    shares, found = _shares(fine, fine.times(some).astype(np.float64)), np.empty(len(steps))
-    block = max(1, _BLOCK // batch)
-    for first in range(0, len(steps), block):
-        part = slice(first, first + block)
-        own = np.concatenate([asked.step(number) for number in steps[part]])
-        least = (shares[:, None] * fine.times(own)).min(axis=0)
-        found[part] = least.reshape(-1, batch).sum(axis=1)
-    return found
+    shares = _shares(pool, some[some <= pool.longest])
+    found = list[Floats]()
+    for first in range(0, len(steps), block := max(1, _BLOCK // batch)):
+        own = np.concatenate([asked.step(number) for number in steps[first : first + block]])
+        least = np.min([share * us for share, us in zip(shares, _times(pool, own), strict=True)], 0)
+        found.append(least.reshape(-1, batch).sum(axis=1))
+    return np.concatenate(found)
 
 
-def _shares(pool: Pool, times: Floats) -> Floats:
+def _times(pool: Pool, lengths: Array) -> list[Floats]:
+    """The time of every sequence on every type, not rounded."""
+    return [
+        np.where(
+            lengths > one.longest, np.inf, (one.curve.square * lengths + one.curve.linear) * lengths
+        )
+        for one in pool.types
+    ]
+
+
+def _shares(pool: Pool, lengths: Array) -> Floats:
     """The share of each pipeline of a type in a mean of all loads, such that the sum over sequences
     of the least share x time is largest."""
-    kinds, many = times.shape
+    kinds, many = len(pool.types), len(lengths)
     # Columns: 0 is one, 1 the sum with its sign changed, then shares, then what each adds to it.
     added = range(2 + kinds, 2 + kinds + many)
     rows = [
         Constraint([(1.0, 1), *((1.0, column) for column in added)], 0.0, 0.0),
         Constraint([(float(t.count), 2 + n) for n, t in enumerate(pool.types)], 1.0, 1.0),
     ]
-    scaled = times / times.max()
-    for kind, own in enumerate(scaled.tolist()):
+    times = np.array(_times(pool, lengths))
+    scale = times.max(initial=1.0, where=np.isfinite(times))
+    for kind, own in enumerate((times / scale).tolist()):
         for column, time in zip(added, own, strict=True):
-            rows.append(Constraint([(1.0, column), (-time, 2 + kind)], -np.inf, 0.0))
+            if time < np.inf:
+                rows.append(Constraint([(1.0, column), (-time, 2 + kind)], -np.inf, 0.0))
     program = Linear(2 + kinds + many, rows, {1: 1.0})
     program.bound_columns({1: (-np.inf, np.inf)})
     _, values = program.solve([], seconds=60, seed=0)
-    found = np.array(values[2 : 2 + kinds] or np.ones(kinds))
+    found = np.maximum(np.array(values[2 : 2 + kinds] or np.ones(kinds)), _TINY)
     return np.asarray(found / (np.array([one.count for one in pool.types]) @ found))

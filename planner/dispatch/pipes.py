@@ -9,10 +9,8 @@ full    as few as hold all tokens: `fixed` is spread over the tokens of full one
 Without `fixed` they are one: sum of times + (depth - 1) x the longest time.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +33,12 @@ class Curve:
     linear: float
     fixed: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not np.isfinite((self.square, self.linear, self.fixed)).all() or self.square < 0:
-            raise ValueError(f"{self}: all three must be finite, and square at least 0")
+    @classmethod
+    def through(cls, tokens: int, least: int, packed: int, whole: int) -> "Curve":
+        """By the times of a microbatch of one token, of so many in short sequences, and of as many
+        in one sequence."""
+        square = max(0.0, (whole - packed) / tokens**2)
+        return cls(square, (packed - least) / (tokens - 1), float(least))
 
     def us(self, lengths: Array) -> Array:
         """The time of each sequence of so many tokens, without fixed, rounded up; at least 1."""
@@ -58,30 +59,24 @@ class PipelineType:
     longest: int
     count: int = 1
 
-    def __post_init__(self) -> None:
-        if min(self.depth, self.longest, self.count) < 1:
-            raise ValueError(f"{self}: depth, longest and count must be at least 1")
-
     @property
     def full(self) -> "PipelineType":
         """The same by the other model: every microbatch is full."""
         linear = self.curve.linear + self.curve.fixed / self.longest
         return replace(self, curve=Curve(self.curve.square, linear))
 
-    def room_us(
-        self, done: Any, top: Any, least: Callable[..., Any] = min, most: Callable[..., Any] = max
-    ) -> Any:
+    def room_us(self, done: int, top: int) -> float:
         """The most that a pipeline can have to do to be done by then, the longest of it `top`, if
-        that alone is: `done_us` solved for the load. Of arrays with numpy's least and most.
+        that alone is: `done_us` solved for the load.
 
         Each stage has slots as long as a microbatch; all but as many as there are other stages are
         for microbatches."""
         fixed, lost = self.curve.fixed, self.depth - 1
         slots = done / (top + fixed)
         if fixed:
-            slots = least(slots, (lost * done / fixed) ** 0.5)
-        slots = most(slots, self.depth)
-        return (done / slots - fixed) * (slots - lost)
+            slots = min(slots, (lost * done / fixed) ** 0.5)
+        slots = max(slots, self.depth)
+        return float((done / slots - fixed) * (slots - lost))
 
 
 @dataclass(frozen=True)
@@ -93,13 +88,14 @@ class Pool:
 
     types: tuple[PipelineType, ...]
 
-    def __post_init__(self) -> None:
-        if not self.types:
-            raise ValueError("a pool must have at least one type of pipelines, has none")
-
     @cached_property
     def pipelines(self) -> int:
         return sum(one.count for one in self.types)
+
+    @cached_property
+    def each(self) -> list[PipelineType]:
+        """Every pipeline, as one of its type."""
+        return [one for one in self.types for _ in range(one.count)]
 
     @cached_property
     def type_of(self) -> Array:

@@ -6,7 +6,7 @@ from planner.packing.kinds import in_turn
 from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
-from planner.packing.sums import TOKENS, Kind
+from planner.packing.sums import TOKENS, Kind, loads
 
 __all__ = [
     "PACKINGS",
@@ -22,6 +22,7 @@ __all__ = [
     "bucket",
     "in_turn",
     "laid_out",
+    "loads",
     "packed",
     "write_table",
 ]

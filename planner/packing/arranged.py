@@ -9,7 +9,7 @@ laid out once.
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from multiprocessing import parent_process
@@ -24,7 +24,7 @@ from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
 from planner.packing.samples import Array, Rows, Samples
 from planner.packing.step import laid_out
-from planner.packing.sums import Kind, Sums
+from planner.packing.sums import Kind, largest, loads, renumbered
 from planner.processes import in_order
 from plans.samples import MOST, write
 
@@ -36,22 +36,13 @@ _KINDS, _WORTH = 16, 0.02  # so many at most; the part of all time that they may
 class Arrangement:
     """Some steps of a task, ascending, on one pool. kinds: kind 0 has all microbatches of any
     other, each at least as large. turns: pairs (kind, steps) in turn. rows: of steps that differ,
-    the microbatches of their samples; which: the one of them that each step is like. step_us: of
-    every step, as long as its pipelines compute; least_us: of all, without microbatches that are
-    there for other steps of the kind."""
+    the microbatches of their samples; which: the one of them that each step is like."""
 
     steps: Sequence[int]
     kinds: tuple[Kind, ...]
     turns: tuple[tuple[int, int], ...]
     rows: Rows
     which: Array
-    step_us: Array
-    least_us: int
-
-    @property
-    def us(self) -> int:
-        """The time of all steps, as long as their pipelines compute."""
-        return int(self.step_us.sum())
 
 
 def arranged(
@@ -67,7 +58,6 @@ def arranged(
 
     The `longest` of pipelines are multiples of TOKENS. change_us: what is lost between steps of
     different kinds. ValueError for a sample that no pipeline holds."""
-    _expect_room(samples, steps, pool)
     apart, which = samples.apart(steps)
     times = np.bincount(which)  # that each of them comes
     rows, shapes = _all_laid_out(samples, apart, pool, how, jobs)
@@ -76,31 +66,24 @@ def arranged(
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
 
-    sums = [Sums(own, padded=how == "pad") for own in counts]
-    for at, step in enumerate(apart):
-        kind, own = sums[of_step[at]], shapes.counts[at]
-        rows[at] = kind.add(rows[at], own, samples.of(step), int(times[at]))
+    found = list[Kind]()
+    for number, own in enumerate(counts):
+        mine, many = np.flatnonzero(of_step == number), int(own.sum())
+        held = np.empty((len(mine), 2, many), np.int64)
+        for place, at in enumerate(mine.tolist()):
+            rows[at] = renumbered(rows[at], shapes.counts[at], own)
+            lengths = samples.of(apart[at])
+            held[place] = loads(rows[at], lengths, many, padded=how == "pad")
+        found.append(Kind.of(held, times[mine], own))
+    found[0] = replace(found[0], most=largest(found))
 
     return Arrangement(
         steps,
-        tuple(one.kind(() if number else sums) for number, one in enumerate(sums)),
+        tuple(found),
         tuple((kind, len(list(run))) for kind, run in groupby(of_step[which].tolist())),
         rows,
         which,
-        shapes.took(slice(None), counts[of_step])[which],
-        int(times @ shapes.us.max(axis=1)),
     )
-
-
-def _expect_room(samples: Samples, steps: Sequence[int], pool: Pool) -> None:
-    """ValueError for a sample of these steps that no pipeline holds."""
-    for step in steps if int(samples.lengths.max()) > pool.longest else ():
-        own = samples.of(step)
-        if (longest := int(own.max())) > pool.longest:
-            where = (step * samples.batch + int(own.argmax())) % len(samples.lengths)
-            raise ValueError(
-                f"sample {where} has {longest} tokens, no pipeline holds more than {pool.longest}"
-            )
 
 
 def write_table(

@@ -22,27 +22,14 @@ def next_fit(sizes: Sequence[int], most: int) -> list[int]:
 
 
 def first_fit(sizes: Sequence[int], most: int) -> list[int]:
-    """Each into the first bin that has room for it; with sizes that descend, first-fit-decreasing.
-
-    Bins are the leaves of a tree whose nodes know the most room below, `tree[1]` that of all.
-    """
-    leaves = 1 << max(0, len(sizes) - 1).bit_length()
-    tree, found = [most] * (2 * leaves), []
+    """Each into the first bin with room for it; of sizes that descend, first-fit-decreasing."""
+    rooms, found = list[int](), []
     for size in sizes:
-        node = 1
-        while node < leaves:
-            node *= 2
-            if tree[node] < size:
-                node += 1
-        found.append(node - leaves)
-        tree[node] -= size
-        while node > 1:
-            left, right = tree[node & ~1], tree[node | 1]
-            node //= 2
-            room = left if left > right else right
-            if tree[node] == room:
-                break
-            tree[node] = room
+        number = next((n for n, room in enumerate(rooms) if room >= size), len(rooms))
+        if number == len(rooms):
+            rooms.append(most)
+        rooms[number] -= size
+        found.append(number)
     return found
 
 
@@ -71,11 +58,9 @@ def least_loaded(
     return found
 
 
-def cut(
-    sizes: Sequence[int], weights: Sequence[float], most: int, fixed: float, longest: float
-) -> list[int] | None:
+def cut(sizes: Sequence[int], weights: Sequence[float], most: int, fixed: float) -> list[int]:
     """Sizes that descend, cut where the bins take least in all, each sequence of a bin counting as
-    the first one there, and `fixed` for the bin; None where one alone takes more than `longest`.
+    the first one there, and `fixed` for the bin.
 
     A shortest path over the cuts, of which all that end a bin are looked at together.
     """
@@ -85,10 +70,6 @@ def cut(
     numbers = np.arange(1, count + 1)
     for begin, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         rows = min(count - begin, most // size)
-        if weight * rows + fixed > longest:
-            rows = int((longest - fixed) / weight)
-        if rows < 1:
-            return None
         ends = best[begin] + fixed + weight * numbers[:rows]
         room = slice(begin + 1, begin + 1 + rows)
         better = ends < best[room]

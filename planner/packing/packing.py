@@ -94,24 +94,15 @@ def _weights(sizes: Sequence[int], curve: Curve) -> list[float]:
 
 
 def _padded(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:
-    """The best cut; several stages wait for the longest microbatch, so limits on that are tried,
-    twice as much each time."""
+    """The best cut; several stages wait for the longest microbatch, so smaller ones are tried, half
+    as many tokens each time."""
     if not sizes:
         return []
-    weights = _weights(sizes, curve)
-    if depth == 1:
-        return cut(sizes, weights, most, curve.fixed, float("inf")) or []
-    best, least_us = list[int](), float("inf")
-    limit, all_of_it = weights[0] + curve.fixed, len(sizes) * weights[0] + curve.fixed
-    while True:
-        bins = cut(sizes, weights, most, curve.fixed, limit * (1 + 1e-9)) or []
-        took = _summed(sizes, bins, True, curve).total_us(depth)
-        if took >= least_us:
-            return best
-        best, least_us = bins, took
-        if limit >= all_of_it:
-            return best
-        limit *= 2
+    weights, limits = _weights(sizes, curve), [most]
+    while depth > 1 and limits[-1] // 2 >= sizes[0]:
+        limits.append(limits[-1] // 2)
+    found = [cut(sizes, weights, limit, curve.fixed) for limit in limits]
+    return min(found, key=lambda bins: _summed(sizes, bins, True, curve).total_us(depth))
 
 
 def _first_fit(sizes: list[int], most: int, curve: Curve, depth: int) -> list[int]:

@@ -1,14 +1,13 @@
 """One step: its sequences to pipelines, and those of each pipeline into microbatches."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dispatch import PipelineType, Pool, dispatches
+from planner.dispatch import Pool, dispatches
 from planner.packing.packing import How, Packing, packed
 
 Array = NDArray[np.int64]
@@ -40,7 +39,7 @@ def _packed(pool: Pool, lengths: Array, places: Array, how: How, below: float = 
     """The step, by the pipeline of every sequence; None if a pipeline takes `below` or longer."""
     order = np.argsort(places, kind="stable")
     bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
-    sizes, types = lengths[order].tolist(), _types(pool)
+    sizes, types = lengths[order].tolist(), pool.each
     packings, took = list[Packing](), list[int]()
     for one, (begin, end) in zip(types, pairwise(bounds), strict=True):
         packings.append(packed(sizes[begin:end], how, one.longest, one.curve, one.depth))
@@ -56,9 +55,3 @@ def _packed(pool: Pool, lengths: Array, places: Array, how: How, below: float = 
         first += len(packings[p].tokens)
     counts = tuple([len(packings[p].tokens) for p in ranked])
     return Step(groups, counts, tuple([took[p] for p in ranked]))
-
-
-@lru_cache(maxsize=8)
-def _types(pool: Pool) -> tuple[PipelineType, ...]:
-    """The type of every pipeline."""
-    return tuple(one for one in pool.types for _ in range(one.count))

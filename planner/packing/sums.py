@@ -1,7 +1,7 @@
 """The steps of a kind added up: what its microbatches hold at most, and in the mean."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,81 +11,61 @@ Array = NDArray[np.int64]
 TOKENS = 256
 """The most tokens of a microbatch of a kind are a multiple of this."""
 
-_SOME = 16  # steps of a kind that are kept, at least, if there are so many
+_SOME = 31  # steps of a kind that are kept, at most
+
+By = tuple[tuple[int, ...], ...]
+"""By pipeline, of each of its microbatches."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Rounds of a kind. By pipeline, of each of its microbatches: `most`, the most tokens of any
-    step; `tokens` and `squares`, the mean of its steps, from which its times follow. steps: so many
-    are of this kind; some: tokens and squares of some of them (steps x 2 x microbatches)."""
+    """Rounds of a kind. most: the most tokens of any step; tokens and squares: the mean of its
+    steps, from which its times follow. steps: so many are of this kind; some: tokens and squares of
+    some of them (steps x 2 x microbatches)."""
 
-    most: tuple[tuple[int, ...], ...]
-    tokens: tuple[tuple[int, ...], ...]
-    squares: tuple[tuple[int, ...], ...]
+    most: By
+    tokens: By
+    squares: By
     steps: int
     some: Array = field(compare=False)
 
+    @classmethod
+    def of(cls, held: Array, times: Array, counts: Array) -> "Kind":
+        """The kind of steps with these loads (steps x 2 x microbatches), that come so many times.
+        counts: the microbatches of every pipeline."""
+        steps, ends = int(times.sum()), np.cumsum(counts)[:-1]
 
-class Sums:
-    """Sums over the steps of a kind, for each of its microbatches, which all pipelines have so many
-    of: `counts`. padded: every sequence counts as the longest one of its microbatch."""
+        def by_pipeline(values: Array) -> By:
+            return tuple(tuple(own.tolist()) for own in np.split(values, ends))
 
-    def __init__(self, counts: Array, *, padded: bool) -> None:
-        self._counts, self._padded = counts, padded
-        self._firsts = np.cumsum(counts) - counts
-        self._steps, size = 0, int(counts.sum())
-        self._most, self._tokens, self._squares = (np.zeros(size, np.int64) for _ in range(3))
-        self._added, self._stride, self._some = 0, 1, list[Array]()
+        most = -(-held[:, 0].max(axis=0, initial=1) // TOKENS) * TOKENS
+        held = np.maximum(held, 1)  # padding, if nothing else
+        means = np.maximum(1, np.rint(np.tensordot(times, held, 1) / max(1, steps)))
+        tokens, squares = means.astype(np.int64)
+        some = held[:: max(1, -(-len(held) // _SOME))]
+        return cls(by_pipeline(most), by_pipeline(tokens), by_pipeline(squares), steps, some)
 
-    def add(self, groups: NDArray[np.uint16], counts: Array, lengths: Array, times: int) -> Array:
-        """A step that comes so many times, by its own microbatches: those of each sample, and how
-        many each pipeline has. The microbatches of its samples by their numbers in this kind."""
-        moved = np.repeat(self._firsts - (np.cumsum(counts) - counts), counts)
-        own = (moved + np.arange(len(moved)))[groups]
-        size = len(self._most)
-        if self._padded:
-            longest = np.zeros(size, np.int64)
-            np.maximum.at(longest, own, lengths)
-            tokens = np.bincount(own, minlength=size) * longest
-            squares = tokens * longest
-        else:
-            tokens = np.bincount(own, lengths, size).astype(np.int64)
-            squares = np.bincount(own, lengths * lengths, size).astype(np.int64)
-        self._most = np.maximum(self._most, tokens)
-        tokens, squares = np.maximum(tokens, 1), np.maximum(squares, 1)  # padding, if nothing else
-        self._tokens += times * tokens
-        self._squares += times * squares
-        self._steps += times
-        self._keep(tokens, squares)
-        return np.asarray(own, np.int64)
 
-    def _keep(self, tokens: Array, squares: Array) -> None:
-        """One step of `stride`, of which there are never many."""
-        if self._added % self._stride == 0:
-            self._some.append(np.stack([tokens, squares]))
-        self._added += 1
-        if len(self._some) == 2 * _SOME:
-            del self._some[1::2]
-            self._stride *= 2
+def largest(kinds: list[Kind]) -> By:
+    """The most tokens of the microbatches of any of these kinds."""
+    pipelines = zip(*(kind.most for kind in kinds), strict=True)
+    return tuple(tuple(map(max, zip_longest(*own, fillvalue=0))) for own in pipelines)
 
-    def kind(self, others: Sequence["Sums"] = ()) -> Kind:
-        """The kind of these steps, whose microbatches are at least as large as those of others."""
-        most = [own.tolist() for own in self._by_pipeline(np.maximum(self._most, 1))]
-        for other in others:
-            for mine, theirs in zip(most, other._by_pipeline(other._most), strict=True):
-                mine[: len(theirs)] = np.maximum(mine[: len(theirs)], theirs).tolist()
-        return Kind(
-            tuple(tuple(-(-tokens // TOKENS) * TOKENS for tokens in own) for own in most),
-            self._means(self._tokens),
-            self._means(self._squares),
-            self._steps,
-            np.array(self._some, np.int64).reshape(-1, 2, len(self._most)),
-        )
 
-    def _means(self, sums: Array) -> tuple[tuple[int, ...], ...]:
-        means = np.maximum(1, np.rint(sums / max(1, self._steps)).astype(np.int64))
-        return tuple(tuple(own.tolist()) for own in self._by_pipeline(means))
+def renumbered(groups: NDArray[np.uint16], counts: Array, kind: Array) -> Array:
+    """Microbatches of a step by their numbers in its kind. counts, kind: how many each pipeline has
+    in the step, and in the kind."""
+    shift = np.cumsum(kind - counts) - (kind - counts)
+    return np.asarray(groups + np.repeat(shift, counts)[groups], np.int64)
 
-    def _by_pipeline(self, values: Array) -> list[Array]:
-        return np.split(values, self._firsts[1:])
+
+def loads(groups: Array, lengths: Array, count: int, *, padded: bool) -> Array:
+    """The tokens of so many microbatches, and the sums of the squares of their samples (2 x
+    microbatches). padded: every sample counts as the longest one of its microbatch."""
+    if padded:
+        longest = np.zeros(count, np.int64)
+        np.maximum.at(longest, groups, lengths)
+        tokens = np.bincount(groups, minlength=count) * longest
+        return np.stack([tokens, tokens * longest])
+    sums = [np.bincount(groups, own, count) for own in (lengths, lengths * lengths)]
+    return np.stack(sums).astype(np.int64)

@@ -5,8 +5,7 @@ each round. With R rounds the first R of a device's microbatches are the first o
 the next R the second ones, and so on: what is packed together has descending tokens.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +14,12 @@ from msgspec import structs
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.errors import Infeasible
-from planner.packing import Array, Asked, How, bucket, laid_out
+from planner.packing import Array, Asked, How, bucket, laid_out, loads
 from planner.rounds import evaluating
 from planner.search import Judging
 from planner.shards import Planned
 from plans import samples
 from plans.schema import Lengths, Program
-from plans.timing import duration_us
 from profiles.errors import FormatError
 from profiles.lengths import held_out
 
@@ -36,44 +34,26 @@ class Judged(NamedTuple):
     said: Judging
 
 
-@dataclass(frozen=True, eq=False)
-class _Packed:
-    """row: the microbatch of every sample, numbered through the rounds. tokens, squares: of each of
-    these microbatches (rounds x microbatches)."""
-
-    row: Array
-    tokens: Array
-    squares: Array
-
-    @property
-    def rounds(self) -> int:
-        return len(self.tokens)
-
-
 def judged(asked: Asked, strategy: Planned, tables: Path) -> Judged:
-    """The shortest evaluation found on the devices of a way to train, packed as is asked, with its
-    table in this folder: microbatches are as large as the largest of training, or as the longest
-    sample. Infeasible where a device has no memory for that."""
-    how, devices = asked.hows[0], asked.devices
-    tried = list[tuple[int, _Packed, Program]]()
-    failed: Infeasible | None = None
-    for most in sorted({strategy.costs.microbatch, bucket(int(_lengths(asked).max()))}):
-        found = _packed(asked, most, how, devices)
-        try:
-            program = _program(asked, strategy, found, most, devices)
-        except Infeasible as error:
-            failed = failed or error
-            continue
-        tried.append((duration_us(program, found.rounds), found, program))
-    if not tried:
-        raise failed or AssertionError("one is tried")
-    _, found, program = min(tried, key=lambda one: one[0])
-    said = asked.task.evaluation_lengths
+    """The evaluation on the devices of a way to train, packed as is asked, with its table in this
+    folder. Microbatches are as large as the largest of training, or where a device has no memory
+    for that as the longest sample; Infeasible where it has none for that either."""
+    try:
+        return _judged(asked, strategy, tables, strategy.costs.microbatch)
+    except Infeasible:
+        return _judged(asked, strategy, tables, bucket(int(_lengths(asked).max())))
+
+
+def _judged(asked: Asked, strategy: Planned, tables: Path, most: int) -> Judged:
+    """The evaluation in microbatches of at most so many tokens."""
+    how, devices, said = asked.hows[0], asked.devices, asked.task.evaluation_lengths
     assert said
+    row, rounds, held = _packed(asked, most, how)
+    program = _program(asked, strategy, held, most, rounds)
     table = tables / f"{held_out(asked.task.name)}.{devices}"
-    digest = samples.write(table, [found.row])
+    digest = samples.write(table, [row])
     lengths = Lengths(said.sha256, said.samples, digest, padded=how == "pad")
-    return Judged(program, Judging(found.rounds, lengths, table))
+    return Judged(program, Judging(rounds, lengths, table))
 
 
 def _lengths(asked: Asked) -> Array:
@@ -81,9 +61,10 @@ def _lengths(asked: Asked) -> Array:
     return asked.judged.astype(np.int64)
 
 
-def _packed(asked: Asked, most: int, how: How, devices: int) -> _Packed:
-    """All samples, some of them after the other, in microbatches of at most so many tokens."""
-    lengths = _lengths(asked)
+def _packed(asked: Asked, most: int, how: How) -> tuple[Array, int, Array]:
+    """The microbatch of every sample, numbered through the rounds; the number of these; and the
+    tokens and squares of each microbatch (2 x rounds x microbatches)."""
+    lengths, devices = _lengths(asked), asked.devices
     pool = Pool((PipelineType(_curve(asked, most), 1, most, devices),))
     device, number = _places(pool, lengths, how)
     longest = int(number.max()) + 1
@@ -97,15 +78,8 @@ def _packed(asked: Asked, most: int, how: How, devices: int) -> _Packed:
         )
     place, turn = np.divmod(number, rounds)
     row = (turn * devices + device) * each + place
-    if how == "pad":
-        widest = np.zeros(size, np.int64)
-        np.maximum.at(widest, row, lengths)
-        tokens = widest * np.bincount(row, minlength=size)
-        squares = tokens * widest
-    else:
-        tokens = np.bincount(row, lengths, size).astype(np.int64)
-        squares = np.bincount(row, lengths * lengths, size).astype(np.int64)
-    return _Packed(row, tokens.reshape(rounds, -1), squares.reshape(rounds, -1))
+    held = loads(row, lengths, size, padded=how == "pad")
+    return row, rounds, held.reshape(2, rounds, -1)
 
 
 def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
@@ -123,34 +97,26 @@ def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
 
 def _curve(asked: Asked, most: int) -> Curve:
     """The time of a microbatch's forwards through all layers."""
-    a, b, c = (
-        asked.costs(most, squares, used).total("forward_us")
-        for squares, used in ((0, 1), (0, most), (most * most, most))
-    )
-    return Curve(max(0.0, (c - b) / most**2), (b - a) / (most - 1), float(a))
+    given = (0, 1), (0, most), (most * most, most)
+    us = [asked.costs(most, *own).total("forward_us") for own in given]
+    return Curve.through(most, *us)
 
 
-def _program(asked: Asked, strategy: Planned, found: _Packed, most: int, devices: int) -> Program:
-    """The program whose microbatches take what those of all rounds do in the mean."""
+def _program(asked: Asked, strategy: Planned, held: Array, most: int, rounds: int) -> Program:
+    """The program whose microbatches take what those of all rounds do in the mean; of the tokens
+    and squares of each (2 x rounds x microbatches), padding has one."""
     task = asked.task
     assert task.evaluation
-    pairs = [*_means(found)]
-    squares, used = (max(1, sum(column) // len(pairs)) for column in zip(*pairs, strict=True))
-    mean = asked.costs(most, squares, used, len(pairs))
-    evaluation = structs.replace(task.evaluation, batches=found.rounds)
+    means = np.maximum(held, 1).mean(axis=1).round().astype(int)
+    used, squares = np.maximum(1, means.mean(axis=1).astype(int)).tolist()
+    mean = asked.costs(most, squares, used, means.shape[1])
+    evaluation = structs.replace(task.evaluation, batches=rounds)
     costs = replace(mean, task=structs.replace(mean.task, evaluation=evaluation))
     program = evaluating(
         replace(strategy, costs=costs),
         asked.links,
         asked.kind.device_bytes,
-        devices=devices,
-        each=[asked.costs(most, *pair).cut(strategy.cuts) for pair in pairs],
+        devices=asked.devices,
+        each=[asked.costs(most, q, t).cut(strategy.cuts) for t, q in means.T.tolist()],
     )
-    tokens = tuple(bucket(int(own)) for own in found.tokens.max(axis=0))
-    return structs.replace(program, tokens=tokens)
-
-
-def _means(found: _Packed) -> Iterator[tuple[int, int]]:
-    """The squares and tokens of each microbatch of a round in the mean; padding has one."""
-    for squares, tokens in zip(found.squares.T, found.tokens.T, strict=True):
-        yield round(np.maximum(squares, 1).mean()), round(np.maximum(tokens, 1).mean())
+    return structs.replace(program, tokens=tuple(map(bucket, held[0].max(axis=0).tolist())))

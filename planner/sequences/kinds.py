@@ -24,27 +24,26 @@ from plans.ops import OpName
 from plans.schema import Program, RoundKind
 
 Array = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _CARRIED = ("batch", "x", "dx", "a", "tie")  # items of which each microbatch has one
 
 
-class Some(NamedTuple):
-    """Some steps of a kind. ends: what each microbatch takes with nothing, with the most tokens,
-    and with the largest sum of squares; shares: how much of these two each has in each step
-    (steps x 2 x microbatches)."""
-
-    ends: tuple[Sequence[MicrobatchCost], Sequence[MicrobatchCost], Sequence[MicrobatchCost]]
-    shares: NDArray[np.float64]
+Costs = Sequence[MicrobatchCost]
+"""Of each microbatch."""
 
 
 class Shape(NamedTuple):
-    """A kind of rounds: the full round's microbatches that it has, ascending, the most tokens of
-    each, and what each takes on average; and some of its steps."""
+    """A kind of rounds: the full round's microbatches that it has, ascending, and the most tokens
+    of each. ends: what each takes with nothing, with the most tokens, and with the largest sum of
+    squares; shares: how much of these two each has in the mean (2 x microbatches); some: the same
+    of some steps."""
 
     kept: tuple[int, ...]
     tokens: tuple[int, ...]
-    costs: tuple[MicrobatchCost, ...]
-    some: Some | None = None
+    ends: tuple[Costs, Costs, Costs]
+    shares: Floats
+    some: Floats
 
 
 def with_kinds(full: PipelineRound, shapes: Sequence[Shape]) -> Program:
@@ -65,50 +64,46 @@ def _kind(tokens: tuple[int, ...], cycle: Cycle) -> RoundKind:
 
 def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
     """The rounds of a shape, in the orders of the full one's streams."""
-    orders, entries = full.best[1], _entries(full, shape.kept, shape.costs)
+    orders = full.best[1]
+    ends = [_entries(full, shape.kept, costs) for costs in shape.ends]
     numbers = {m: number for number, m in enumerate(shape.kept)}
-    mine = [at for at, one in enumerate(entries) if microbatch_of(one.name) in {None, *numbers}]
+    mine = [at for at, one in enumerate(ends[0]) if microbatch_of(one.name) in {None, *numbers}]
     place = {at: number for number, at in enumerate(mine)}
-    kept = [_renumbered(entries[at], numbers) for at in mine]
     needs = _closed(orders.needs, mine, place)
     queues = {
         stream: [place[at] for at in queue if at in place]
         for stream, queue in orders.queues.items()
     }
     left = Orders({stream: queue for stream, queue in queues.items() if queue}, needs, frozenset())
-    if shape.some and len(shape.some.shares):
-        kept = _prolonged(full, shape, mine, kept, left)
-    state = settled([one.us for one in kept], left.queues.values(), needs)
-    return Cycle.dispatched(kept, left, state)
+    kept = [_renumbered(ends[0][at], numbers) for at in mine]
+    own = [microbatch_of(one.name) or 0 for one in kept]
+    us = _times(np.array([[one[at].us for at in mine] for one in ends]), own, shape, left)
+    kept = [one._replace(us=took) for one, took in zip(kept, us, strict=True)]
+    return Cycle.dispatched(kept, left, settled(us, left.queues.values(), needs))
 
 
-def _prolonged(
-    full: PipelineRound, shape: Shape, mine: Sequence[int], kept: Sequence[Entry], orders: Orders
-) -> list[Entry]:
-    """The ops with passes that take as much longer as steps do in the mean over the step whose ops
-    take the mean of theirs. mine: their positions in the full round."""
-    assert shape.some
-    entries = [_entries(full, shape.kept, costs) for costs in shape.some.ends]
-    ends = np.array([[own[at].us for at in mine] for own in entries], np.float64)
-    numbers = [microbatch_of(one.name) or 0 for one in kept]
-    more = (ends[1:] - ends[0]) * shape.some.shares[:, :, numbers]
-    steps = np.rint(ends[0] + more.sum(axis=1)).astype(np.int64)
+def _times(ends: Array, own: Sequence[int], shape: Shape, orders: Orders) -> list[int]:
+    """The times of ops, of which those that vary take as much longer than in the mean as steps do
+    over the step whose ops take the mean of theirs. ends: the times at the ends of the shape; own:
+    the microbatches of ops."""
+    more = ends[1:] - ends[0]
 
-    def us(ops: Array) -> int:
+    def took(shares: Floats) -> Array:
+        us = ends[0] + (more * shares[:, own]).sum(axis=0)
+        return np.asarray(np.rint(us), np.int64)
+
+    def period_us(ops: Array) -> int:
         return settled(ops.tolist(), orders.queues.values(), orders.needs).period_us
 
-    mean = us(np.rint(steps.mean(axis=0)).astype(np.int64))
-    longer = sum(map(us, steps)) / len(steps) / max(1, mean)
-    varies = (ends != ends[0]).any(axis=0)
-    return [
-        one._replace(us=round(one.us * longer)) if changes else one
-        for one, changes in zip(kept, varies.tolist(), strict=True)
-    ]
+    mean, longer = took(shape.shares), 1.0
+    if len(shape.some):
+        steps = [took(one) for one in shape.some]
+        usual = period_us(np.rint(np.mean(steps, axis=0)).astype(np.int64))
+        longer = sum(map(period_us, steps)) / len(steps) / max(1, usual)
+    return list(np.where(more.any(axis=0), np.rint(mean * longer), mean).astype(int).tolist())
 
 
-def _entries(
-    full: PipelineRound, kept: Sequence[int], costs: Sequence[MicrobatchCost]
-) -> list[Entry]:
+def _entries(full: PipelineRound, kept: Sequence[int], costs: Costs) -> list[Entry]:
     """The ops of the full round where these microbatches take so much."""
     own, each = full.strategy, dict(zip(kept, costs, strict=True))
     every = [each.get(m, cost) for m, cost in enumerate(own.sized)]

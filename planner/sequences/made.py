@@ -1,6 +1,6 @@
 """Ways to train steps of a task with lengths, with their rounds."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, groupby, zip_longest
@@ -15,7 +15,7 @@ from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, buck
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
 from planner.rounds import Entry
 from planner.search import Part
-from planner.sequences.kinds import Shape, Some, with_kinds
+from planner.sequences.kinds import Shape, with_kinds
 from planner.sequences.ways import FINEST, Trial
 from planner.shards import MicrobatchCost, TaskCosts
 from plans.schema import Program
@@ -218,21 +218,19 @@ def _shape(
     for most, whole in zip(kind.most, largest.most, strict=True):
         kept += range(first, first + len(most))
         first += len(whole)
-
     sizes = [size for size, most in zip(own, kind.most, strict=True) for _ in most]
+    most_of = np.array([sizes, np.square(sizes)])
 
-    def costs(tokens: Iterable[int], squares: Iterable[int]) -> tuple[MicrobatchCost, ...]:
-        return tuple(
-            asked.costs(size, square, used).cut(full.strategy.cuts)
-            for size, used, square in zip(sizes, tokens, squares, strict=True)
-        )
+    def cut(size: int, squares: int, used: int) -> MicrobatchCost:
+        return asked.costs(size, squares, used).cut(full.strategy.cuts)
 
-    none = [1] * len(sizes)
-    ends = costs(none, none), costs(sizes, none), costs(none, [n * n for n in sizes])
+    ends = [cut(n, 1, 1) for n in sizes], [cut(n, 1, n) for n in sizes]
+    mean = np.array([[*chain(*kind.tokens)], [*chain(*kind.squares)]])
     some = kind.some[:: max(1, -(-kind.some.size // _SIMULATED))]
     return Shape(
         tuple(kept),
         tuple(chain(*kind.most)),
-        costs(chain(*kind.tokens), chain(*kind.squares)),
-        Some(ends, (some - 1) / (np.array([sizes, np.square(sizes)]) - 1)),
+        (*ends, [cut(n, n * n, 1) for n in sizes]),
+        (mean - 1) / (most_of - 1),
+        (some - 1) / (most_of - 1),
     )

@@ -1,17 +1,18 @@
 """A task with lengths as a plan has it: its program, the kinds of its steps, its table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.bounds import compute_us, dispatch_us
-from planner.inputs import Effort, Kind, Layout, PackingName
+from planner.inputs import Effort, Kind, Problem
+from planner.lowering import PipelineStrategy
 from planner.packing import PACKINGS, Asked, How, write_table
 from planner.rounds import on_one_node
-from planner.search import Candidate, Packed
-from planner.sequences.choose import best
+from planner.search import Candidate, Judging, Packed
+from planner.sequences.choose import Best, best
 from planner.sequences.judging import judged
 from planner.sequences.made import InTurn, Made, in_common
 from planner.sequences.switching import switched
@@ -21,91 +22,90 @@ from profiles.schema import Task
 
 
 def planned(
-    asked: tuple[Kind, Task, int],
+    problem: Problem,
+    tables: Path,
+    jobs: int,
+    given: tuple[Kind, Task, int],
     lengths: Sequence[NDArray[np.uint32]],
     devices: int,
     effort: Effort,
-    *,
-    layout: Layout | None = None,
-    packing: PackingName = "auto",
-    window: int = 1,
-    orders: Mapping[str, NDArray[np.uint32]] | None = None,
-    alone: bool = True,
-    done: Mapping[str, int] | None = None,
-    tables: Path,
-    jobs: int = 1,
 ) -> Candidate:
     """The shortest way found on so many devices, with its tables in this folder. Infeasible or
     NoPlanFound otherwise.
 
-    asked: the kind of devices, the task, and what it may have on the host. lengths: of its samples,
-    and of those of its evaluation. layout, packing: those that are looked at, by default all.
-    orders: of tasks, by name, whose samples were reordered within windows of so many steps. alone:
-    the task is the only one, so that its segments may switch between mixes. done: steps that tasks
-    were trained before, by name.
+    given: the kind of devices, the task, and what it may have on the host. lengths: of its samples,
+    and of those of its evaluation. All else is as the problem says, whose own lengths are not used.
     """
-    kind, task, host_bytes = asked
+    kind, task, host_bytes = given
     own, held, *_ = *lengths, None
-    before = (done or {}).get(task.name, 0)
-    assert task.lengths
-    hows: tuple[How, ...] = PACKINGS if packing == "auto" else (packing,)
-    hows = ("alone",) if task.lengths.why_not else hows
-    mine = Asked(
-        *(task, own, kind, host_bytes, before),
+    asked = Asked(
+        *(task, own, kind, host_bytes, problem.done.get(task.name, 0)),
         judged=held,
         devices=devices,
-        layout=layout,
-        hows=hows,
+        layout=problem.layout,
+        hows=_hows(problem, task),
     )
-    one = best(mine, jobs, effort)
+    one = best(asked, jobs, effort)
     found = InTurn([one.made])
-    if alone and not layout and devices <= (kind.node or devices):  # state stays on its node
-        found = switched(mine, one, jobs, effort)
-    ways = found.ways
-    strategy = in_common([way.round.strategy for way in ways])
-    if len(lengths) > 1:
+    on_a_node = devices <= (kind.node or devices)  # state stays there
+    if len(problem.tasks) == 1 and not problem.layout and on_a_node:
+        found = switched(asked, one, jobs, effort)
+    strategy = in_common([way.round.strategy for way in found.ways])
+    judges = None
+    if held is not None:
         on_one_node(task.name, devices, kind.node)
-    judges = judged(mine, strategy, tables) if len(lengths) > 1 else None
-    table = tables / f"{task.name}.{devices}"
-    order = (orders or {}).get(task.name)
-    sha256 = write_table(table, [way.arrangement for way in ways], order)
-    packed = Packed(
-        () if len(ways) > 1 else one.made.arrangement.turns,
-        Lengths(
-            *(task.lengths.sha256, task.lengths.samples, sha256),
-            padded=one.made.how == "pad",
-            reordered=window if order is not None else 0,
-            token_draws=mine.token_draws(strategy.shards),
-        ),
-        table,
-        dispatch_us(mine, found.pools),
-        found.parts if len(ways) > 1 else (),
-        judges.said if judges else None,
-    )
-    tried = _alternatives(mine, found, one.made, one.judged, one.tried)
+        judges = judged(asked, strategy, tables)
+    tried = _alternatives(asked, found, one)
     return Candidate(
         strategy,
-        (ways[0].program,),
+        (found.ways[0].program,),
         len(tried),
         effort.left > 0,
         (judges.program,) if judges else (),
         alternatives=tuple(tried),
-        packed=packed,
+        packed=_packed(problem, asked, found, strategy, tables, judges.said if judges else None),
     )
 
 
-def _alternatives(
-    asked: Asked, way: InTurn, alone: Made, judged: Made, tried: Iterable[Made]
-) -> list[Alternative]:
-    """All of them, those that are in the plan first. alone, judged: the one that is shortest for
-    all steps, and the same for those by which ways are judged."""
-    pair = way.ways if len(way.ways) > 1 else ()
-    least = judged.us * way.us / alone.us
-    found = [_alternative(asked, one, said=_steps(asked, one)) for one in pair]
-    for one in tried:
+def _hows(problem: Problem, task: Task) -> tuple[How, ...]:
+    """The ways to pack that are looked at."""
+    if task.lengths and task.lengths.why_not:
+        return ("alone",)
+    return PACKINGS if problem.packing == "auto" else (problem.packing,)
+
+
+def _packed(
+    problem: Problem,
+    asked: Asked,
+    found: InTurn,
+    strategy: PipelineStrategy,
+    tables: Path,
+    judging: Judging | None,
+) -> Packed:
+    """All steps, whose table is written."""
+    task, order = asked.task, problem.orders.get(asked.task.name)
+    assert task.lengths
+    table, several = tables / f"{task.name}.{asked.devices}", len(found.ways) > 1
+    laid = [way.arrangement for way in found.ways]
+    said = Lengths(
+        *(task.lengths.sha256, task.lengths.samples, write_table(table, laid, order)),
+        padded=found.ways[0].how == "pad",
+        reordered=problem.reorder_window if order is not None else 0,
+        token_draws=asked.token_draws(strategy.shards),
+    )
+    least, turns = dispatch_us(asked, found.pools), () if several else laid[0].turns
+    return Packed(turns, said, table, least, found.parts if several else (), judging)
+
+
+def _alternatives(asked: Asked, found: InTurn, best: Best) -> list[Alternative]:
+    """All that got rounds, those that are in the plan first."""
+    pair = found.ways if len(found.ways) > 1 else ()
+    least = best.judged.us * found.us / best.made.us
+    told = [_alternative(asked, one, said=_steps(asked, one)) for one in pair]
+    for one in best.tried:
         longer = f"{max(0.0, one.us / least - 1):.1%} longer"
-        found.append(_alternative(asked, one, longer if pair or one is not judged else ""))
-    return sorted(found, key=lambda one: (one.why_not != "", one.period_us))
+        told.append(_alternative(asked, one, longer if pair or one is not best.judged else ""))
+    return sorted(told, key=lambda one: (one.why_not != "", one.period_us))
 
 
 def _steps(asked: Asked, one: Made) -> str:

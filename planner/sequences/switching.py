@@ -10,7 +10,7 @@ either way, and from what segments take to begin and to end. Pairs are judged by
 rounds of the best ones are made, with the same shards in the same modes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,28 +35,28 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two ways, of which the first holds any step. which: the way of every step. ratio: about the
-    time of all steps, over that with one way for all."""
+    """Two ways, of which the first holds any step. which: the way of every step. us: about the time
+    of all steps."""
 
     ways: tuple[Trial, Trial]
     which: Array
-    ratio: float
+    us: float
 
 
 def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
     """This way for all steps, or two in turn where that is shorter by more than a hundredth. Pairs
     are left that there is no time to lay out."""
-    best = InTurn([one.made])
-    worth = _us(best) * _WORTH
-    search = _Search(asked, one, effort)
-    for pair in sorted(search.pairs(), key=lambda pair: pair.ratio):
-        steps = np.array(asked.steps)
+    best, steps = InTurn([one.made]), np.array(asked.steps)
+    most = _us(best) * _WORTH
+    for pair in _pairs(asked, one, effort):
+        if effort.left <= one.laid_s:
+            break
         parts = [(way, steps[pair.which == n].tolist()) for n, way in enumerate(pair.ways)]
-        made = lowered(parts, one.made.how, jobs, effort) if effort.left > one.laid_s else 0
+        made = lowered(parts, one.made.how, jobs, effort)
         if not isinstance(made, int):
             found = InTurn(made)
-            if _us(found) < min(worth, _us(best)) and len(found.parts) <= _SEGMENTS:
-                best = found
+            if _us(found) < most and len(found.parts) <= _SEGMENTS:
+                best, most = found, _us(found)
     return best
 
 
@@ -65,79 +65,61 @@ def _us(found: InTurn) -> int:
     return found.us + _STARTS_US * len(found.parts)
 
 
-class _Search:
-    """Lives while pairs are looked for."""
-
-    def __init__(self, asked: Asked, one: Best, effort: Effort) -> None:
-        self.asked, self.one, self.how, self.effort = asked, one.made.trial, one.made.how, effort
-        self.trials, self.layouts = one.trials, one.layouts
-        self.steps = np.array(asked.steps)
-        self.longest = _longest(asked)
-
-    def pairs(self) -> Iterator[Pair]:
-        """The best pair of each limit, if it is worth it."""
-        for limit in self._limits():
-            found = self._pairs(self.longest <= limit) if self.effort.left > 0 else ()
-            if pair := min(found, key=lambda pair: pair.ratio, default=None):
-                yield pair
-
-    def _limits(self) -> list[int]:
-        """The limits that are tried: what pipelines hold, and quantiles."""
-        held = {most for trial in self.trials for most in trial.way.most.values()}
-        values = np.unique(self.longest)[:-1]
-        held |= {*np.quantile(self.longest, (0.25, 0.5, 0.75, 0.9), method="lower").tolist()}
-        found = sorted({int(values[values <= most][-1]) for most in held if (values <= most).any()})
-        places = np.unique(np.linspace(0, len(found) - 1, _LIMITS).round().astype(int))
-        return [found[at] for at in places] if found else []
-
-    def _pairs(self, within: NDArray[np.bool_]) -> Iterator[Pair]:
-        """Pairs for steps within a limit and the others that seem worth it."""
-        samples = [_some(self.asked, self.steps[own]) for own in (within, ~within)]
-        alone = self._took(self.one, within, samples)
-        us = float(alone.sum()) + self.one.begin_us + _STARTS_US
-        devices = self.one.way.layout.devices
-        least = samples_us(self.asked, np.concatenate(samples[0]), devices) / len(samples[0])
-        if _total(alone, within, least, (self.one.begin_us, 0))[1] > _WORTH * us:
-            return
-        short = replace(self.asked, few=tuple(self.steps[within].tolist()), judged=None)
-        other = self._best(short, samples[0])
-        for first in _firsts(self.trials, samples[1], self.how) if other else ():
-            if other and first.way.layout != other.way.layout:
-                took, begins = self._took(first, within, samples), (first.begin_us, other.begin_us)
-                which, total = _total(took, within, other.step_us(samples[0], self.how), begins)
-                if total < _WORTH * us and which.any():
-                    yield Pair((first, other), which, total / us)
-
-    def _took(
-        self, trial: Trial, within: NDArray[np.bool_], samples: Sequence[Sequence[Array]]
-    ) -> Floats:
-        """About how long steps within a limit and the others take, by the samples of some."""
-        return np.where(within, *(float(trial.step_us(own, self.how)) for own in samples))
-
-    def _best(self, short: Asked, samples: Sequence[Array]) -> Trial | None:
-        """The best way for these steps alone."""
-        found = estimated(short, self.layouts, _PIECES, self.effort)
-        return min(found, key=lambda trial: trial.step_us(samples, self.how), default=None)
+def _pairs(asked: Asked, one: Best, effort: Effort) -> list[Pair]:
+    """The best pair of each limit, if it seems worth it, the shortest first."""
+    longest = np.array([asked.step(number).max() for number in asked.steps])
+    found = list[Pair]()
+    for limit in _limits(one.trials, longest):
+        if effort.left > 0:
+            own = _limited(asked, one, longest <= limit, effort)
+            found += sorted(own, key=lambda pair: pair.us)[:1]
+    return sorted(found, key=lambda pair: pair.us)
 
 
-def _longest(asked: Asked) -> Array:
-    """The longest sample of every step."""
-    return np.array([asked.step(number).max() for number in asked.steps])
+def _limits(trials: Sequence[Trial], longest: Array) -> list[int]:
+    """The limits that are tried: what pipelines hold, and quantiles."""
+    held = {most for trial in trials for most in trial.way.most.values()}
+    values = np.unique(longest)[:-1]
+    held |= {*np.quantile(longest, (0.25, 0.5, 0.75, 0.9), method="lower").tolist()}
+    found = sorted({int(values[values <= most][-1]) for most in held if (values <= most).any()})
+    places = np.unique(np.linspace(0, len(found) - 1, _LIMITS).round().astype(int))
+    return [found[at] for at in places] if found else []
 
 
-def _some(asked: Asked, steps: Array) -> list[Array]:
-    """The samples of some of these steps."""
-    return [asked.step(number) for number in evenly(steps.tolist(), _FEW)]
+def _limited(asked: Asked, one: Best, within: NDArray[np.bool_], effort: Effort) -> Iterator[Pair]:
+    """Pairs for steps within a limit and the others that seem worth it."""
+    steps, how, alone = np.array(asked.steps), one.made.how, one.made.trial
+    samples = [
+        [asked.step(number) for number in evenly(steps[own].tolist(), _FEW)]
+        for own in (within, ~within)
+    ]
+
+    def took(trial: Trial) -> Floats:
+        """About how long each step takes in a way that holds any."""
+        return np.where(within, *(float(trial.step_us(own, how)) for own in samples))
+
+    most = _WORTH * (float(took(alone).sum()) + alone.begin_us + _STARTS_US)
+    least = samples_us(asked, np.concatenate(samples[0]), asked.devices) / len(samples[0])
+    if _total(took(alone), within, least, (alone.begin_us, 0))[1] > most:
+        return
+    short = replace(asked, few=tuple(steps[within].tolist()), judged=None)
+    trials = estimated(short, one.layouts, _PIECES, effort)
+    other = min(trials, key=lambda trial: trial.step_us(samples[0], how), default=None)
+    for first in _firsts(one.trials, samples[1], how) if other else ():
+        if other and first.way.layout != other.way.layout:
+            begins = first.begin_us, other.begin_us
+            us = other.step_us(samples[0], how)
+            which, total = _total(took(first), within, us, begins)
+            if total < most and which.any():
+                yield Pair((first, other), which, total)
 
 
-def _firsts(trials: Sequence[Trial], steps: Sequence[Array], how: How) -> Iterator[Trial]:
+def _firsts(trials: Sequence[Trial], steps: Sequence[Array], how: How) -> Iterable[Trial]:
     """The best way of each mix for these steps."""
-    best: dict[Layout, tuple[int, Trial]] = {}
-    for trial in trials:
-        us = trial.step_us(steps, how)
-        if us < best.get(trial.way.layout, (us + 1,))[0]:
-            best[trial.way.layout] = us, trial
-    return (trial for _, trial in best.values())
+    best: dict[Layout, Trial] = {}
+    for trial in sorted(trials, key=lambda trial: trial.step_us(steps, how)):
+        best.setdefault(trial.way.layout, trial)
+    return best.values()
 
 
 def _total(

@@ -5,6 +5,7 @@ Pipelines of a mix with equally many stages are of one type. What a microbatch t
 square Q + linear T + fixed, of the stage that takes longest in the modes that shards have.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
 from planner.rounds import Send
 from planner.sequences.mixes import best_mix
-from planner.shards import backward_us, forward_us
+from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
 _FIRST = Passes("1f1b")
@@ -76,17 +77,10 @@ def _sizes(
     asked: Asked, depths: Sequence[int], effort: Effort
 ) -> tuple[dict[int, int], list[dict[int, int]]]:
     """The most tokens of a microbatch that pipelines of each depth have memory for; and those that
-    are tried: parts and multiples of the longest sample, and the most whose graphs can stay."""
+    are tried: parts and multiples of the longest sample."""
     wanted = [bucket(round(scale * asked.longest)) for scale in _SCALES]
-    fits, stay = (
-        {depth: most_tokens(asked, depth, max(wanted), effort, saved=saved) for depth in depths}
-        for saved in (False, True)
-    )
-    every = [*(dict.fromkeys(depths, size) for size in wanted), stay]
-    longest = bucket(asked.longest)
-    return fits, [
-        {depth: min(fits[depth], size[depth] or longest) for depth in depths} for size in every
-    ]
+    fits = {depth: most_tokens(asked, depth, max(wanted), effort) for depth in depths}
+    return fits, [{depth: min(fits[depth], size) for depth in depths} for size in wanted]
 
 
 def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layout]:
@@ -120,25 +114,21 @@ def least_way(asked: Asked, layout: Layout) -> Way:
     return Way(layout, most | {layout.depth: bucket(asked.longest)})
 
 
-def most_tokens(
-    asked: Asked, depth: int, wanted: int, effort: Effort, *, saved: bool = False
-) -> int:
+def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
-    for; 0 where there is none. saved: while all graphs stay on the devices."""
-    layout, low, high = Layout.beside([depth]), 0, wanted // ALIGNMENT
+    for; 0 where there is none."""
+    layout = Layout.beside([depth])
 
     def fits(units: int) -> bool:
-        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort, saved=saved)
+        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort)
         if trial is None:
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
 
-    if fits(high):
-        return wanted
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * ALIGNMENT
+    most = wanted // ALIGNMENT
+    if not fits(most):
+        most = bisect_left(range(1, most), True, key=lambda units: not fits(units))
+    return most * ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +206,10 @@ def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
     return Trial(asked, way, pieces, chosen.strategy) if chosen else None
 
 
-def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> Trial | None:
-    """A way in the modes that hold least, or those of them in which graphs stay; None where the
-    host has no memory for them."""
+def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
+    """A way in the modes that hold least; None where the host has no memory for them."""
     program = _program(asked, way, FINEST)
-    found = program.thrifty(effort, saved=saved) if program else None
+    found = program.thrifty(effort) if program else None
     return Trial(asked, way, FINEST, found[1]) if found else None
 
 
@@ -246,29 +235,16 @@ def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> Mo
 
 def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
     """The longest of these stages, by a microbatch as full as they can be, of usual sequences."""
-    tokens = most
-    fixed, linear, square = (
-        _stages_us(asked, strategy, devices, tokens, squares, used)
-        for squares, used in ((0, 1), (0, tokens), (tokens * tokens, tokens))
-    )
-    curves = [
-        Curve((c - b) / tokens**2, (b - a) / (tokens - 1), float(a))
-        for a, b, c in zip(fixed, linear, square, strict=True)
-    ]
-    usual = min(tokens, asked.spread)
-    return max(curves, key=lambda one: (one.square * usual + one.linear) * tokens + one.fixed)
+    given = (0, 1), (0, most), (most * most, most)
+    us = (_stages_us(strategy, devices, asked.costs(most, *own)) for own in given)
+    curves = [Curve.through(most, *own) for own in zip(*us, strict=True)]
+    usual = min(most, asked.spread)
+    return max(curves, key=lambda one: (one.square * usual + one.linear) * most + one.fixed)
 
 
-def _stages_us(
-    asked: Asked,
-    strategy: PipelineStrategy,
-    devices: range,
-    tokens: int,
-    squares: int,
-    used: int,
-) -> list[int]:
+def _stages_us(strategy: PipelineStrategy, devices: range, costs: TaskCosts) -> list[int]:
     """The time of a microbatch's passes on each of these devices."""
-    shards = asked.costs(tokens, squares, used).cut(strategy.cuts).shards
+    shards = costs.cut(strategy.cuts).shards
     found = []
     for device in devices:
         own = {one.shard for one in strategy.order[device]}

@@ -96,7 +96,7 @@ def _ruled_out(pool: Pool, lengths: Array, Z: int, seconds: float) -> bool:
 def _held(one: PipelineType, begins: Array, Z: int, pool: Pool) -> _Held:
     times = one.curve.us(begins)
     fits = (begins <= one.longest) & (one.depth * (times + one.curve.fixed) <= Z)
-    room = np.maximum(times, one.room_us(Z, times, np.minimum, np.maximum))
+    room = np.maximum(times, np.vectorize(one.room_us)(Z, times))
     slowest = np.max([each.curve.us(begins) for each in pool.types], axis=0)
     divided = int((slowest < Z / _DIVIDED).sum())
     ticks: Floats = np.asarray(times * (_TICKS / Z), np.float64)

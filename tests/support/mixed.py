@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 from msgspec import structs
 from support import piped, synthetic
 
@@ -43,7 +44,8 @@ def drawn(rng: Random) -> tuple[Layout, list[int], PipelineStrategy]:
 def alone(strategy: PipelineStrategy, kept: Sequence[int]) -> Plan:
     """The plan whose only rounds are of the kind with these microbatches; nothing is proven yet."""
     costs, count = strategy.costs, len(kept)
-    shape = Shape(tuple(kept), (1,) * count, (costs.cut(strategy.cuts),) * count)
+    each, none = (costs.cut(strategy.cuts),) * count, np.zeros((2, count))
+    shape = Shape(tuple(kept), (1,) * count, (each, each, each), none, none[:0])
     full = PipelineRound(strategy, piped.LINKS)
     task = structs.replace(costs.task, batch=count)
     fewer = replace(strategy, costs=replace(costs, task=task, count=count))

@@ -47,7 +47,7 @@ class _Prices:
         found = 0.0
         for one, values in zip(pool.types, self.values, strict=True):
             times = one.curve.us(self.begins)
-            own = values * one.room_us(until, times, np.minimum, np.maximum)
+            own = values * [one.room_us(until, time) for time in times.tolist()]
             fits = (one.depth * (times + one.curve.fixed) <= until) & (self.begins <= one.longest)
             found += one.count * float(own.max(initial=0.0, where=fits))
         return found

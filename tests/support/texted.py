@@ -120,23 +120,17 @@ def masked(samples: Sequence[int], texts: Texts = data) -> list[tuple[Tensor, Te
 def text_task(layers: int, steps: int, dropout: float = 0.0, **more: Any) -> Task:
     """The loss is the mean over the targets of a step."""
     given: dict[str, Any] = {
+        "name": "a",
         "model": partial(Text, layers, dropout),
+        "data": data,
         "loss": partial(F.cross_entropy, reduction="sum"),
         "optimizer": partial(AdamW, lr=1e-2),
         "lengths": LENGTHS,
         "batch": BATCH,
+        "steps": steps,
+        "seed": 2,
     }
-    return Task(
-        **{
-            "name": "a",
-            "model": partial(Text, layers, dropout),
-            "data": data,
-            "steps": steps,
-            "seed": 2,
-        }
-        | given
-        | more
-    )
+    return Task(**given | more)
 
 
 MADE = PLANS | NOTED | {"many": lambda: solo(streamed_part("a", microbatches=12))}

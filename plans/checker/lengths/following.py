@@ -12,10 +12,11 @@ went before. One round of either, after enter, is enough:
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
 
 from plans.checker.order import Phase
 from plans.checker.symbolic import Run
-from plans.schema import Plan, Segment
+from plans.schema import Plan
 from plans.timing import runs
 from plans.view import View
 
@@ -29,18 +30,12 @@ def pairs(plan: Plan, programs: Iterable[str]) -> dict[str, frozenset[Pair]]:
     found: dict[str, set[Pair]] = {name: set() for name in programs}
     for segment in plan.segments:
         if segment.kinds and segment.program in found:
-            found[segment.program].update(_pairs(segment))
+            kinds = [kind for kind, _ in runs(segment)]
+            last = {kind: at for at, kind in enumerate(kinds)}
+            first = {kind: -at for at, kind in enumerate(reversed(kinds), 1 - len(kinds))}
+            both = product(first, last)
+            found[segment.program] |= {(a, b) for a, b in both if a != b and first[a] < last[b]}
     return {name: frozenset(own) for name, own in found.items()}
-
-
-def _pairs(segment: Segment) -> Iterator[Pair]:
-    before: dict[int, None] = {}
-    known: dict[int, int] = {}  # for each kind how many of those before it are told
-    for kind, _ in runs(segment):
-        if known.get(kind, 0) < len(before):
-            yield from ((other, kind) for other in before if other != kind)
-            known[kind] = len(before)
-        before[kind] = None
 
 
 def following(

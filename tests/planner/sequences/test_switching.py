@@ -1,7 +1,7 @@
 """Two mixes of pipelines in a plan: which step has which, and what the plan says of it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -18,8 +18,8 @@ from planner.inputs import Effort, Layout, parse_layout
 from planner.lowering import store
 from planner.packing.asked import Asked
 from planner.sequences import switching
-from planner.sequences.made import InTurn, in_common
-from planner.sequences.switching import Pair, assigned, made_in_turn
+from planner.sequences.made import InTurn, Made, in_common, lowered
+from planner.sequences.switching import assigned
 from planner.sequences.ways import Way, tried
 from planner.views import describe_alternatives
 from plans import InvalidPlan, prove_tables
@@ -115,8 +115,9 @@ def test_no_more_segments_are_made_than_a_plan_may_list(
     assert len(plan.segments) == 1
 
 
-def mending(laid_s: float = 0.0) -> Iterator[InTurn]:
-    """A pair whose ways change at every step at first, and what its rounds make of that."""
+@pytest.fixture(scope="module")
+def pair() -> list[Made]:
+    """Two ways with their rounds, every other step in each at first."""
     (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
     one = Asked(task, LENGTHS, asked().only, 1 << 40)
     short = replace(one, few=range(DONE))
@@ -124,43 +125,30 @@ def mending(laid_s: float = 0.0) -> Iterator[InTurn]:
     other = tried(short, Way(Layout.beside([1, 1]), {1: 512}), 2, effort)
     assert long
     assert other
-    which = np.arange(STEPS) % 2 * (np.arange(STEPS) < DONE)
-    return made_in_turn(one, Pair((long, other), which, 1.0), "balanced", 1, effort, laid_s)
+    second = [1, 3, 5]
+    first = [step for step in range(STEPS) if step not in second]
+    found = lowered([(long, first), (other, second)], "balanced", 1, effort)
+    assert not isinstance(found, int)
+    return found
 
 
-@pytest.fixture(scope="module")
-def mended() -> list[InTurn]:
-    """The pair with its rounds, and mended by them."""
-    return list(mending())
+def test_steps_of_two_ways_come_in_turn(pair: list[Made]) -> None:
+    """In runs, each with the kinds that its own way has then."""
+    found = InTurn(pair)
+    assert found.which.tolist() == [0, 1] * 3 + [0] * 4
+    assert [one.rounds for one in found.parts] == [1] * 6 + [4]
 
 
-def test_rounds_mend_what_was_thought_of_steps(mended: list[InTurn]) -> None:
-    """Each way gets all steps that are shorter there, and the whole is shorter."""
-    first, *others = mended
-    assert first.which.tolist() == [0, 1] * 3 + [0] * 4
-    assert others[0].which.tolist() == [1] * DONE + [0] * (STEPS - DONE)
-    assert others[0].us < first.us
-
-
-def test_segments_that_take_too_long_to_begin_mend_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """If all steps are better off in one way, the pair stays as it was thought of."""
-    monkeypatch.setattr(switching, "_STARTS_US", 10**9)
-    assert len(list(mending())) == 1
-
-
-def test_a_segment_takes_longer_to_begin_than_to_go_on(mended: list[InTurn]) -> None:
+def test_a_segment_takes_longer_to_begin_than_to_go_on(pair: list[Made]) -> None:
     """Its first round waits for all of enter, and its last one for all of its own ops."""
-    for one in mended[0].ways:
+    for one in pair:
         begins = duration_us(one.program, 3) - 3 * one.program.period_us
         assert one.begin_us == begins > one.program.enter_us + one.program.leave_us
 
 
-def test_a_task_is_as_large_as_in_any_of_its_programs(mended: list[InTurn]) -> None:
+def test_a_task_is_as_large_as_in_any_of_its_programs(pair: list[Made]) -> None:
     """Microbatch by microbatch, so that one place on the host does for both."""
-    ways = mended[0].ways
-    every = [one.round.strategy for one in ways]
+    every = [one.round.strategy for one in pair]
     common = in_common(every)
     assert common.costs.microbatches == max(len(one.each) for one in every)
     assert common.costs.microbatch == max(one.costs.microbatch for one in every)
@@ -197,9 +185,3 @@ def test_a_microbatch_of_the_other_mix_is_refused(made: tuple[Plan, Path], tmp_p
     other = structs.replace(plan, tasks=(structs.replace(task, lengths=lengths),))
     with pytest.raises(InvalidPlan, match=f"step {step}: sample {step * BATCH + 1} is in"):
         prove_tables(other, tmp_path / "x.json", {"text": LENGTHS})
-
-
-@pytest.mark.parametrize(("laid_s", "rounds"), [(100.0, 0), (30.0, 1)])
-def test_no_pair_is_laid_out_that_there_is_no_time_for(laid_s: float, rounds: int) -> None:
-    """60 s are left: too few for one that takes 100 s, and for one of 30 s to be mended."""
-    assert len([*mending(laid_s)]) == rounds
