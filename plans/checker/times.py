@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from plans.checker.order import Phase
 from plans.order import rivals
-from plans.prediction import Prediction
 from plans.schema import Plan, Program, Segment
 from plans.timing import (
     alone,
@@ -114,25 +113,11 @@ def _clash(
 
 
 def certificate(plan: Plan) -> Iterator[str]:
-    """Makespan and lower bound say what the segments and the bounds say."""
+    """The makespan is the last end, and no bound is above it."""
     told = plan.prediction
     last = max(segment.end_us for segment in plan.segments)
     if told.makespan_us != last:
         yield f"prediction: makespan is {told.makespan_us} µs but the last segment ends at {last}"
-    yield from _bounds(told)
-
-
-def _bounds(told: Prediction) -> Iterator[str]:
-    largest = max((bound.us for bound in told.bounds), default=None)
-    if largest is None:
-        yield "prediction: names no lower bound, expected at least 1"
-    elif told.lower_bound_us != largest:
-        yield f"prediction: lower bound is {told.lower_bound_us} µs but the largest is {largest}"
-    elif (told.lower_bound_name, largest) not in [(b.name, b.us) for b in told.bounds]:
-        yield (
-            f"prediction: the lower bound of {largest} µs is called {told.lower_bound_name!r}, "
-            f"which is none of {[b.name for b in told.bounds]} with that value"
-        )
     if told.makespan_us < told.configuration_us:
         yield (
             f"prediction: makespan {told.makespan_us} µs is below the {told.configuration_us} µs "

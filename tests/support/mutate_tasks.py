@@ -22,9 +22,8 @@ def lower_budget(plan: Plan) -> Sites:
                 made = (*program.memory[:place], small, *program.memory[place + 1 :])
                 new = replace(program, memory=made)
                 yield f"{field} of {program.name} {place}", partial(with_program, plan, new)
-    for field in ("budget_bytes", "bytes"):
-        host = replace(plan.host, **{field: max(getattr(plan.host, field) - 1, 1)})
-        yield f"{field} of host", partial(replace, plan, host=host)
+    host = replace(plan.host, budget_bytes=plan.host.budget_bytes - 1)
+    yield "budget_bytes of host", partial(replace, plan, host=host)
 
 
 def other_microbatches(plan: Plan) -> Sites:

@@ -17,8 +17,6 @@ def retimed(plan: Plan) -> Plan:
     bound = min(_compute_us(plan), max(segment.end_us for segment in segments))
     prediction = replace(
         plan.prediction,
-        lower_bound_us=bound,
-        lower_bound_name="compute",
         bounds=(Bound("longest op", min(bound, 1)), Bound("compute", bound)),
     )
     return foretold(replace(plan, segments=segments, prediction=prediction))

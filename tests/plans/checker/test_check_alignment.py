@@ -29,7 +29,6 @@ def moved(plan: Plan, slab: int, host: int) -> Plan:
     store = replace(
         plan.host,
         buffers=shifted(plan.host.buffers, host),
-        bytes=plan.host.bytes + host,
         budget_bytes=plan.host.budget_bytes + host,
     )
     return retimed(replace(plan, programs=programs, devices=devices, host=store))
