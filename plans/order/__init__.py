@@ -15,6 +15,7 @@ from plans.order.nodes import (
 )
 from plans.order.rest import Reached, rest
 from plans.order.segments import (
+    Rivals,
     Run,
     ancestors,
     claims,
@@ -30,6 +31,7 @@ from plans.order.segments import (
 __all__ = [
     "Kept",
     "Reached",
+    "Rivals",
     "Run",
     "Stays",
     "ancestors",
