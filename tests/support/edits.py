@@ -188,6 +188,11 @@ def place(ops: Sequence[Op], op_id: str) -> int:
     return [op.id for op in ops].index(op_id)
 
 
+def rows(table: Mapping[str, Mapping[str, Edit]]) -> list[tuple[str, str]]:
+    """The keys of a table of changes, by plan and by what is said of them."""
+    return [(name, said) for name, own in table.items() for said in own]
+
+
 def refused(plan: Plan, said: str, *, only: bool = False) -> None:
     """Some violation of the plan begins so, the only one if asked for; … stands for any words."""
     found = violations(plan)

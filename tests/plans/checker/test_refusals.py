@@ -13,6 +13,7 @@ from support.edits import (
     offset,
     reading,
     refused,
+    rows,
     with_buffer,
     with_first,
     with_memory,
@@ -186,13 +187,11 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.s0.P1: roles ['state'] -> ['state'], expected": (
             lambda p: with_shard(p, 0, state_bytes=0)  # a copy of nothing
         ),
-        "a.s0.U0: roles ['grad', 'param', 'state'] ->": lambda p: with_shard(p, 0, state_bytes=0),
     },
     "streamed": {
         "a.s0.F1 round 0: …with no order between it and a.s2.P1": (
             lambda p: edgeless(p, "a.s2.P1", find(p, "a.s2.P1").after[0])
         ),
-        "…no order between": lambda p: retimed(over(p, "a.slot1", "a.slot0")),
         "a.s1.F0: writes y to a.x2.0": lambda p: over(p, "a.x2.0", "a.x1.0"),
         "a.s1.B0: writes dx to a.slot1": (
             lambda p: writing(p, "a.s1.B0", dx=find(p, "a.s1.B0").reads["param"])
@@ -250,13 +249,13 @@ AMONG: dict[str, dict[str, Edit]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "said"), [(n, said) for n in ONLY for said in ONLY[n]])
+@pytest.mark.parametrize(("name", "said"), rows(ONLY))
 def test_one_mistake_is_told_once(name: str, said: str) -> None:
     """By the op, buffer, task or segment that it shows at first."""
     refused(ONLY[name][said](PLANS[name]()), said, only=True)
 
 
-@pytest.mark.parametrize(("name", "said"), [(n, said) for n in AMONG for said in AMONG[n]])
+@pytest.mark.parametrize(("name", "said"), rows(AMONG))
 def test_a_mistake_is_among_what_follows_from_it(name: str, said: str) -> None:
     """Races and times show at every op that they touch."""
     refused(AMONG[name][said](PLANS[name]()), said)
