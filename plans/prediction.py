@@ -59,11 +59,11 @@ class Alternative(Struct, frozen=True, kw_only=True):
     why_not: Label = ""
 
 
-class Solver(Struct, frozen=True, forbid_unknown_fields=False):
+class Solver(Struct, frozen=True):
     """The search that found the plan; the same for two builds of the same inputs.
 
     alternatives: of tasks that could train on several devices, the best ones; looked_at: by task,
-    how many ways there were. Fields of older versions are passed over: no run depends on them."""
+    how many ways there were."""
 
     policy: Literal["gantry", "hydra"]
     seed: Count

@@ -42,15 +42,9 @@ def save(profile: str | Path, task: str, lengths: ArrayLike) -> None:
     write_atomic(path_of(profile, task), np.ascontiguousarray(lengths, _KIND).data)
 
 
-def load(profile: str | Path, task: Task) -> NDArray[np.uint32]:
-    """The lengths of a task with lengths, mapped into memory. FormatError where they are missing or
-    others than the profile says."""
-    assert task.lengths is not None
-    return _load(profile, task.name, task.lengths)
-
-
-def load_all(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
-    """The lengths of all tasks that have some, by name, and of the samples of their evaluations."""
+def load(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
+    """The lengths of all tasks that have some, by name, and of the samples of their evaluations, mapped
+    into memory. FormatError where they are missing or others than the profile says."""
     found: dict[str, NDArray[np.uint32]] = {}
     for task in tasks:
         for name, said in (

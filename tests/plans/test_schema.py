@@ -78,12 +78,6 @@ def test_what_the_schema_does_not_know_is_refused(old: str, new: str, said: str)
     assert said in refusal(with_text(old, new))
 
 
-def test_a_plan_of_an_older_version_is_read() -> None:
-    """Fields that said how the plan was found, and are gone, are passed over."""
-    old = with_text('"solver":{', '"solver":{"joint":[],"remedies":[{"us":1}],')
-    assert plans.loads(old) == streamed()
-
-
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,16 @@ def at(tree: Any, path: Path) -> Any:
     return tree
 
 
+def numbers(tree: Any, path: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """Every (container, key) that holds an integer, with the names of the fields on the way."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        here = f"{path}.{key}" if isinstance(tree, dict) else path
+        if isinstance(value, dict | list):
+            yield from numbers(value, here)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield tree, key, here[1:]
+
+
 def with_program(plan: Plan, program: Program) -> Plan:
     programs = tuple(program if p.name == program.name else p for p in plan.programs)
     return replace(plan, programs=programs)

@@ -180,6 +180,9 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.s0.param: the host store has no such buffer, 512 bytes are needed": (
             lambda p: host(p, buffers=p.host.buffers[1:])
         ),
+        "a.batch: begins at byte 4 of space 0, expected a multiple of 256": (
+            lambda p: with_buffer(p, "a.batch", offset=4)
+        ),
         "a.s0.param: a host buffer lies in space '0', expected 'host'": (
             lambda p: with_buffer(p, "a.s0.param", space="0")
         ),
