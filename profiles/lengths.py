@@ -43,8 +43,8 @@ def save(profile: str | Path, task: str, lengths: ArrayLike) -> None:
 
 
 def load(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
-    """The lengths of all tasks that have some, by name, and of the samples of their evaluations, mapped
-    into memory. FormatError where they are missing or others than the profile says."""
+    """The lengths of all tasks that have some, by name, and of the samples of their evaluations,
+    mapped into memory. FormatError where they are missing or others than the profile says."""
     found: dict[str, NDArray[np.uint32]] = {}
     for task in tasks:
         for name, said in (
