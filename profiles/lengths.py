@@ -15,7 +15,6 @@ from profiles.errors import FormatError
 from profiles.schema import Lengths, Task
 
 _KIND = np.dtype("<u4")
-_CHUNK = 1 << 22  # samples at once
 
 
 def path_of(profile: str | Path, task: str) -> Path:
@@ -32,8 +31,7 @@ def held_out(task: str) -> str:
 def describe(lengths: ArrayLike, why_not: str = "") -> Lengths:
     """The entry of a profile about these lengths."""
     flat = np.ascontiguousarray(lengths, _KIND)
-    chunks = range(0, len(flat), _CHUNK)
-    tokens = sum(int(flat[n : n + _CHUNK].sum(dtype=np.int64)) for n in chunks)
+    tokens = int(flat.sum(dtype=np.int64))
     return Lengths(sha256(flat.data), len(flat), tokens, int(flat.max()), why_not)
 
 
