@@ -46,7 +46,7 @@ format: $(VENV)/.ready
 	$(PY) -m ruff format .
 
 schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
-	$(PY) -m profiles profile > profiles/profile.schema.json
+	$(PY) -m plans profile > profiles/profile.schema.json
 	$(PY) -m plans plan > plans/plan.schema.json
 	$(PY) -m plans runlog > plans/runlog.schema.json
 

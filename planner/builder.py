@@ -213,7 +213,7 @@ def assemble(
         tasks=tuple(_task(problem, one) for one in chosen),
         programs=tuple({p.name: p for p in programs if p.name in used}.values()),
         segments=tuple(segments),
-        prediction=Prediction(0, 0, "", ()),
+        prediction=Prediction(0, ()),
         solver=Solver(
             policy=policy,
             seed=effort.seed,
@@ -272,13 +272,6 @@ def certified(
     """The plan with its makespan and its bounds.
 
     configuration_us: no schedule of its programs ends sooner."""
-    best = max(bounds, key=lambda bound: bound.us)
     makespan = max(segment.end_us for segment in plan.segments)
-    prediction = Prediction(
-        makespan_us=makespan,
-        lower_bound_us=best.us,
-        lower_bound_name=best.name,
-        bounds=tuple(bounds),
-        configuration_us=configuration_us,
-    )
+    prediction = Prediction(makespan, tuple(bounds), configuration_us)
     return structs.replace(plan, prediction=prediction)

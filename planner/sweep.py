@@ -55,7 +55,7 @@ def sweep(
 ) -> Sweep:
     """A plan for every budget in bytes, over every link, with every choice of microbatch.
 
-    lengths: of samples, as `profiles.lengths.load_all` reads them, of tasks where they have some.
+    lengths: of samples, as `profiles.lengths.load` reads them, of tasks where they have some.
     FormatError for a microbatch size that was not measured, or that a task with lengths has not.
     """
     ordered = sorted(set(budgets))

@@ -1,6 +1,8 @@
 """The part of a plan that says how long it takes and how it was found; a run needs none of it."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from profiles.schema import Count, Label, Name, Positive, Struct
 
@@ -11,13 +13,22 @@ class Bound(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True):
-    """configuration_us: no schedule of these programs ends sooner; 0: not computed."""
+    """bounds: no plan of these tasks ends sooner than any of them. configuration_us: no schedule of
+    these programs does; 0: not computed."""
 
     makespan_us: Count
-    lower_bound_us: Count
-    lower_bound_name: str
-    bounds: tuple[Bound, ...]
+    bounds: Annotated[tuple[Bound, ...], Meta(min_length=1)]
     configuration_us: Count = 0
+
+    @property
+    def lower_bound_us(self) -> int:
+        """The largest of the bounds."""
+        return max(self.bounds, key=lambda bound: bound.us).us
+
+    @property
+    def lower_bound_name(self) -> str:
+        """The name of the largest of the bounds."""
+        return max(self.bounds, key=lambda bound: bound.us).name
 
     @property
     def gap_ppm(self) -> int:
@@ -48,11 +59,11 @@ class Alternative(Struct, frozen=True, kw_only=True):
     why_not: Label = ""
 
 
-class Solver(Struct, frozen=True, forbid_unknown_fields=False):
+class Solver(Struct, frozen=True):
     """The search that found the plan; the same for two builds of the same inputs.
 
     alternatives: of tasks that could train on several devices, the best ones; looked_at: by task,
-    how many ways there were. Fields of older versions are passed over: no run depends on them."""
+    how many ways there were."""
 
     policy: Literal["gantry", "hydra"]
     seed: Count

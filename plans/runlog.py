@@ -1,6 +1,6 @@
 """The run log: what happened, op by op, joined to the plan by (segment, op id, round)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -178,31 +178,15 @@ def read(path: str | Path) -> tuple[Header, list[Line]]:
     """The header and all other lines of a log in their order; FormatError as of `load`.
 
     A last line without its end, of a run that was killed while it wrote, is left out."""
-    header, *lines = _lines(path)
-    assert isinstance(header, Header), "the first line's type was looked at"
-    return header, lines
-
-
-def _lines(path: str | Path) -> Iterator[Line]:
     decoder = msgspec.json.Decoder(Line)
-    *rows, _ = read_bytes(path).split(b"\n")
-    if not rows or _kind(rows[0]) != "header":
-        raise FormatError(
-            f"{path}: line 1: this is not a run log, which begins with a header; give the .jsonl "
-            "file that a run wrote"
-        )
+    rows, lines = read_bytes(path).split(b"\n")[:-1], list[Line]()
+    alien = f"{path}: line 1: this is not a run log, which begins with a header"
     for number, row in enumerate(rows, 1):
         try:
-            yield decoder.decode(row)
+            lines.append(decoder.decode(row))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FormatError(
-                f"{path}: line {number}: {error}; give the file as a run wrote it"
-            ) from None
-
-
-def _kind(row: bytes) -> object:
-    """The type that a line says it has; None when it is no line of a log."""
-    try:
-        return msgspec.json.decode(row, type=dict[str, object]).get("type")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+            where = f"{path}: line {number}" if lines else alien
+            raise FormatError(f"{where}: {error}; give the .jsonl file as a run wrote it") from None
+    if not lines or not isinstance(lines[0], Header):
+        raise FormatError(f"{alien}; give the .jsonl file that a run wrote")
+    return lines[0], lines[1:]

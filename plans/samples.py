@@ -6,7 +6,6 @@ rows: the number of every sample in turn, little-endian uint32. A table is as la
 long, so it is written row by row and never read whole.
 """
 
-import hashlib
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
@@ -78,12 +77,3 @@ def open_table(path: str | Path, batch: int, ordered: int = 0) -> NDArray[np.uin
 def open_order(path: str | Path, ordered: int) -> NDArray[np.uint32] | None:
     """The order of so many samples, which their table begins with; None if it has none."""
     return np.memmap(path, NUMBER, mode="r", shape=(ordered,)) if ordered else None
-
-
-def table_sha256(path: str | Path) -> str:
-    """The sha256 of a file that is read piece by piece; FormatError where that fails."""
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None

@@ -3,6 +3,7 @@
 Integers only. Order within a stream and the `after` edges bind; times are predictions.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ import msgspec
 
 from plans.ops import OpName, Stream, parse_id, parse_stream
 from plans.prediction import Prediction, Solver
+from plans.ties import Crossing, crossing, homes
 from profiles.schema import (
     LONGEST_NAME,
     UNKNOWN,
@@ -138,7 +140,7 @@ class Lengths(Struct, frozen=True):
     token_draws: tuple[Count, ...] = ()
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class Task(Struct, frozen=True, kw_only=True, dict=True):
     """A task with `lengths` has `batch` samples in a step, microbatches of at most `microbatch`
     tokens (the bytes of one are for so many), and at most `microbatches` of them in a round."""
 
@@ -163,6 +165,16 @@ class Task(Struct, frozen=True, kw_only=True):
     parts: Parts = UNKNOWN
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
+    def homes(self, group: Iterable[int]) -> list[int | None]:
+        """The shard of every layer of a group; None for one that is in no shard."""
+        return homes([shard.end_layer for shard in self.shards], group)
+
+    @cached_property
+    def crossing(self) -> Crossing | None:
+        """The ties that cross shards; None where none does, or where they make no sense."""
+        ends = [shard.end_layer for shard in self.shards]
+        return crossing(ends, self.ties) if self.tie_bytes else None
+
 
 class Device(Struct, frozen=True):
     """budget_bytes is what a program's slab and reserve share while it runs there.
@@ -177,15 +189,19 @@ class Device(Struct, frozen=True):
     node: Count = 0
 
 
-class Host(Struct, frozen=True):
+class Host(Struct, frozen=True, dict=True):
     """The host store: where every task's parameters, state and gradients live between rounds.
 
     On several nodes each has such a store, with the same buffers at the same offsets, of which it
     takes memory for those that it uses; the budget is that of each node."""
 
     budget_bytes: Positive
-    bytes: Count
     buffers: tuple[Buffer, ...]
+
+    @cached_property
+    def bytes(self) -> int:
+        """The bytes of the store, up to the end of its last buffer."""
+        return max((buffer.offset + buffer.bytes for buffer in self.buffers), default=0)
 
 
 class Memory(Struct, frozen=True):

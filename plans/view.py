@@ -18,19 +18,19 @@ class Entry(NamedTuple):
     task: str
     shard: int
     role: Role
+    bytes: int
 
 
 class View(NamedTuple):
     """A program with the tasks it trains, their store and every buffer that its ops name.
 
-    begins, ends: the host buffers that hold the tasks' state before enter, and must after leave.
+    kept: the host buffers that hold the tasks' state before enter, and must after leave.
     """
 
     program: Program
     tasks: dict[str, Task]
     buffers: dict[str, Buffer]
-    begins: dict[str, Entry]
-    ends: dict[str, Entry]
+    kept: dict[str, Entry]
 
 
 def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> View:
@@ -39,14 +39,10 @@ def view(program: Program, tasks: dict[str, Task], host: dict[str, Buffer]) -> V
     if program.evaluates:
         own = {name: evaluated(task) for name, task in own.items()}
     names = {name for op in program.ops for name in (*op.reads.values(), *op.writes.values())}
-    kept = {
-        name: Entry(task.name, number, role)
-        for task in own.values()
-        for name, (number, role) in stored(task).items()
-        if name in host
-    }
+    every = [stored(task) for task in own.values()]
+    kept = {name: entry for one in every for name, entry in one.items() if name in host}
     buffers = {name: host[name] for name in sorted((names | kept.keys()) & host.keys())}
-    return View(program, own, buffers | {b.name: b for b in program.buffers}, kept, kept)
+    return View(program, own, buffers | {b.name: b for b in program.buffers}, kept)
 
 
 def by_kind(view: View) -> tuple[View, ...]:
@@ -75,13 +71,13 @@ def evaluated(task: Task) -> Task:
     return structs.replace(task, norm_bytes=0, shards=shards)
 
 
-def stored(task: Task) -> dict[str, tuple[int, Role]]:
-    """A task's buffers in the host store between segments: buffer name -> shard and role, of
-    values that have bytes."""
-    kept: dict[str, tuple[int, Role]] = {}
+def stored(task: Task) -> dict[str, Entry]:
+    """A task's buffers in the host store between segments, by name, of values that have bytes."""
+    kept: dict[str, Entry] = {}
     for number, shard in enumerate(task.shards):
-        if shard.param_bytes and not shard.cast:
-            kept[f"{task.name}.s{number}.param"] = number, "param"
-        if shard.state_bytes:
-            kept[f"{task.name}.s{number}.state"] = number, "state"
+        params = 0 if shard.cast else shard.param_bytes
+        sizes: dict[Role, int] = {"param": params, "state": shard.state_bytes}
+        for role, size in sizes.items():
+            if size:
+                kept[f"{task.name}.s{number}.{role}"] = Entry(task.name, number, role, size)
     return kept

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from profiles.codec import ALIGNMENT
 from profiles.curves import FEWEST, OPS
 from profiles.findings import Findings
-from profiles.schema import Layer, Profile, Task, Time
+from profiles.schema import Layer, LinkKind, Profile, Task, Time
 
 _PARTS = ("backward_input", "backward_weight", "left_bytes")
 _TOGETHER = (_PARTS, ("kept_grad_bytes", "input_peak_bytes"))  # missing in older profiles
@@ -36,15 +37,12 @@ def findings(profile: Profile) -> Findings:
 
 def _machine(profile: Profile) -> Iterator[str]:
     for device in profile.machine.devices:
-        kinds = [link.kind for link in device.links]
-        for kind in ("h2d", "d2h"):
-            if kinds.count(kind) != 1:
-                count = kinds.count(kind)
-                yield f"machine.devices {device.name}: needs one {kind} link, has {count}"
-        for kind in ("d2d", "cast", "p2p"):
-            count = sum(kind == other for other in kinds)
-            if count > 1:
-                where = f"machine.devices {device.name}"
+        kinds, where = [link.kind for link in device.links], f"machine.devices {device.name}"
+        for kind in get_args(LinkKind):
+            count, needed = kinds.count(kind), kind in ("h2d", "d2h")
+            if needed and count != 1:
+                yield f"{where}: needs one {kind} link, has {count}"
+            elif count > 1:
                 yield f"{where}: has {count} {kind} links, expected one at most"
 
 

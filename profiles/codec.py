@@ -68,27 +68,22 @@ def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     not a list of unknown fields.
     """
     expected = kind.__name__.lower()
-    other = f"give a {expected} file as a command wrote it"
+    other, alien = f"give a {expected} file as a command wrote it", f"this is not a {expected} file"
+    what = f"{alien}: "
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: this is not a {expected} file: {error}; {other}") from None
-    except RecursionError:
-        text = f"{where}: this is not a {expected} file (nested too deeply); {other}"
-        raise FormatError(text) from None
-    try:
         if head.format != expected:
-            raise FormatError(
-                f"{where}: this is not a {expected} file (format is {head.format!r}); {other}"
-            )
+            raise FormatError(f"{where}: {alien} (format is {head.format!r}); {other}")
         if head.version != version:
             raise FormatError(
                 f"{where}: {expected} version {head.version!r} is not supported; "
                 f"this Gantry reads version {version}, make the file again"
             )
+        what = ""
         return msgspec.json.decode(data, type=kind, strict=True)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: {error}; {other}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise FormatError(f"{where}: {what}{why}; {other}") from None
 
 
 def pretty(value: Any) -> bytes:

@@ -15,7 +15,6 @@ from profiles.errors import FormatError
 from profiles.schema import Lengths, Task
 
 _KIND = np.dtype("<u4")
-_CHUNK = 1 << 22  # samples at once
 
 
 def path_of(profile: str | Path, task: str) -> Path:
@@ -32,8 +31,7 @@ def held_out(task: str) -> str:
 def describe(lengths: ArrayLike, why_not: str = "") -> Lengths:
     """The entry of a profile about these lengths."""
     flat = np.ascontiguousarray(lengths, _KIND)
-    chunks = range(0, len(flat), _CHUNK)
-    tokens = sum(int(flat[n : n + _CHUNK].sum(dtype=np.int64)) for n in chunks)
+    tokens = int(flat.sum(dtype=np.int64))
     return Lengths(sha256(flat.data), len(flat), tokens, int(flat.max()), why_not)
 
 
@@ -42,15 +40,9 @@ def save(profile: str | Path, task: str, lengths: ArrayLike) -> None:
     write_atomic(path_of(profile, task), np.ascontiguousarray(lengths, _KIND).data)
 
 
-def load(profile: str | Path, task: Task) -> NDArray[np.uint32]:
-    """The lengths of a task with lengths, mapped into memory. FormatError where they are missing or
-    others than the profile says."""
-    assert task.lengths is not None
-    return _load(profile, task.name, task.lengths)
-
-
-def load_all(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
-    """The lengths of all tasks that have some, by name, and of the samples of their evaluations."""
+def load(profile: str | Path, tasks: Iterable[Task]) -> dict[str, NDArray[np.uint32]]:
+    """The lengths of all tasks that have some, by name, and of the samples of their evaluations,
+    mapped into memory. FormatError where they are missing or others than the profile says."""
     found: dict[str, NDArray[np.uint32]] = {}
     for task in tasks:
         for name, said in (

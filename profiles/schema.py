@@ -43,6 +43,9 @@ class Rate(Struct, frozen=True):
     latency_us: Count
 
 
+LinkKind = Literal["h2d", "d2h", "p2p", "net", "d2d", "cast"]
+
+
 class Link(Struct, frozen=True):
     """One direction between host and device: alone, and with the other direction busy too.
 
@@ -50,7 +53,7 @@ class Link(Struct, frozen=True):
     to a device of another node; d2d one inside the device's memory; cast how fast the host makes
     bf16 parameters from fp32 masters on their way h2d, in bytes of parameters."""
 
-    kind: Literal["h2d", "d2h", "p2p", "net", "d2d", "cast"]
+    kind: LinkKind
     alone: Rate
     both: Rate
 

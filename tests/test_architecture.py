@@ -74,9 +74,9 @@ MAY_IMPORT = {
     "plans": {
         "prediction": "",
         "ops": "",
-        "schema": "ops prediction",
+        "schema": "ops prediction ties",
         "additions": "ops schema",
-        "ties": "schema",
+        "ties": "",
         "samples": "",
         "runlog": "additions",
         "timing": "ops schema",
@@ -84,7 +84,7 @@ MAY_IMPORT = {
         "order": "view timing ops schema",
         "part": "order schema",
         "trace": "runlog timing schema",
-        "checker": "order view timing ties samples ops schema prediction",
+        "checker": "order view timing samples ops schema prediction",
         "__main__": "runlog schema",
     },
 }

@@ -44,7 +44,7 @@ from executor.records import Options, Result, checkpoint
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
-from plans.order import Reached, host_bytes, rest
+from plans.order import Reached, rest
 from plans.part import Part
 from plans.schema import Plan
 from profiles import console
@@ -79,7 +79,7 @@ class Met:
             raise RunError(why) from None
 
     def store(self, part: Part) -> SharedMemory:
-        return node_store(self.world, self.mesh, host_bytes(part.plan))
+        return node_store(self.world, self.mesh, part.plan.host.bytes)
 
     def part(self, plan: Plan, reached: Reached | None) -> Part:
         """The part of this process of a plan, or of what is left of it."""

@@ -27,7 +27,7 @@ from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, s
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build
-from plans.order import begins_away, host_bytes, spans
+from plans.order import begins_away, spans
 from plans.part import Part
 from plans.schema import Task as PlanTask
 
@@ -205,7 +205,7 @@ class HostStore:
                     f"the plan trains task {planned.name}, the workload has "
                     f"{', '.join(by_name) or 'none'}; build the plan again"
                 )
-        self.bytes = host_bytes(part.plan)
+        self.bytes = part.plan.host.bytes
         check_room(part, by_name)
         if shared:
             slab = shared.slab

@@ -19,7 +19,6 @@ from executor.numerics import AUTOCAST, Views, homes
 from executor.shards.checks import expect
 from executor.shards.parameters import NONE, Absent, Parameters
 from plans.schema import Task as PlanTask
-from plans.ties import homes as shards_of
 from profiles.schema import Precision
 
 
@@ -100,8 +99,8 @@ def tying(plan: PlanTask, layers: Sequence[nn.Module], precision: Precision) -> 
 
     MismatchError for ties that are not those of the plan.
     """
-    apart = [group for group in ties(layers) if len(set(shards_of(plan, group))) > 1]
-    owners = [n or 0 for n in {shards_of(plan, group)[0] for group in apart}]
+    apart = [group for group in ties(layers) if len(set(plan.homes(group))) > 1]
+    owners = [n or 0 for n in {plan.homes(group)[0] for group in apart}]
     owner = plan.shards[owners[0] if owners else 0]
     home = Parameters(layers[owner.first_layer : owner.end_layer], precision)
     shared = set().union(*(_several(layers[k].parameters() for k in group) for group in apart))

@@ -27,11 +27,12 @@ from executor.workload.packed import (
 )
 from executor.workload.task import Task
 from plans.order import task_runs
-from plans.samples import open_order, open_table, table_path, table_sha256
+from plans.samples import open_order, open_table, table_path
 from plans.schema import Lengths, Plan
 from plans.schema import Task as PlanTask
 from plans.timing import kinds_of
 from profiles import lengths as names
+from profiles.codec import file_sha256
 from profiles.lengths import describe, of_step
 
 
@@ -221,7 +222,7 @@ def _path(where: str, name: str, said: Lengths, task: Task, plan: Path | None) -
             "table lies"
         )
     path = table_path(plan, name)
-    if (sha256 := table_sha256(path)) != said.table:
+    if (sha256 := file_sha256(path)) != said.table:
         raise MismatchError(
             f"{path}: its sha256 is {sha256[:12]}…, that of the table of {where} "
             f"{said.table[:12]}…; give the table that was written with the plan"

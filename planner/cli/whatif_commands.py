@@ -36,7 +36,7 @@ def sweep_budgets(options: argparse.Namespace) -> int:
         check_target(options.plot, options.profile)
         gantt.check_name(options.plot)
     profile = profiles.load(options.profile)
-    lengths = profiles.lengths.load_all(options.profile, profile.tasks)
+    lengths = profiles.lengths.load(options.profile, profile.tasks)
     setting = Setting(options.devices, options.host_memory, options.time_limit, options.seed)
     links = _pairs(options.h2d or (), options.d2h or ())
     sizes = options.microbatch or (None,)

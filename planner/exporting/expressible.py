@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from planner.views import ranges, shards_on, stages
 from plans.schema import Plan, Program, Shard, Task
-from plans.ties import homes
 from profiles.errors import FormatError
 
 _MEMORY = "build with more --device-memory or another --order"
@@ -40,7 +39,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if len(plan.segments) > 1:
         yield f"{task.name} runs in {len(plan.segments)} segments, a schedule is one"
     for group in task.ties:
-        if len(places := sorted({home or 0 for home in homes(task, group)})) > 1:
+        if len(places := sorted({home or 0 for home in task.homes(group)})) > 1:
             yield f"tied layers {list(group)} of {task.name} lie in {ranges(places)}"
     for number, shard in enumerate(task.shards):
         yield from (f"{task.name}.s{number} {why}" for why in _of_shard(shard))

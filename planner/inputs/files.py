@@ -50,7 +50,7 @@ def read_problem(profile: str | Sequence[str], asked: Options = _AS_PROFILED) ->
         disk=_disk(problem.disk, asked.disk_space),
         inputs=inputs,
         provenance=asked.told(),
-        lengths=lengths.load_all(names[0], problem.tasks),
+        lengths=lengths.load(names[0], problem.tasks),
     )
     return on_nodes(problem, nodes) if nodes and nodes.count > 1 else problem
 

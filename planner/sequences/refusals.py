@@ -36,7 +36,7 @@ def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
     """Why not, the reason and the remedy."""
     assert task.lengths
     if task.name not in problem.lengths:
-        yield "which are not given; give `Problem.lengths`, from `profiles.lengths.load_all`"
+        yield "which are not given; give `Problem.lengths`, from `profiles.lengths.load`"
     for number, layer in enumerate(task.layers):
         if draws_of(layer.costs) is None:
             yield (

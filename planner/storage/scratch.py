@@ -11,7 +11,6 @@ from itertools import accumulate
 from msgspec import structs
 
 from planner.lowering import Store
-from planner.shards import extent
 from plans.order import ancestors
 from plans.schema import Buffer, Host, Plan
 
@@ -26,7 +25,7 @@ def laid(budget: int, stores: Stores, kept: Sequence[int], scratch: Sequence[int
         buffers += [structs.replace(b, offset=low + b.offset) for b in own.kept]
         by = behind - own.kept_bytes
         buffers += [structs.replace(b, offset=by + b.offset) for b in own.scratch]
-    return Host(budget, extent(buffers), tuple(buffers))
+    return Host(budget, tuple(buffers))
 
 
 def placed(budget: int, stores: Stores, places: Sequence[int]) -> Host:

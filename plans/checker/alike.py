@@ -14,7 +14,6 @@ import msgspec
 from msgspec import structs
 
 from plans.schema import Task
-from plans.ties import crossing
 from plans.view import View
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -49,4 +48,4 @@ def _judged(task: Task) -> tuple[object, ...]:
     """The facts of a task that the rules about a program look at."""
     sizes = task.batch_bytes, task.norm_bytes, task.tie_bytes
     tokens = task.microbatch if task.lengths else 0
-    return task.microbatches, tokens, *sizes, crossing(task), task.shards
+    return task.microbatches, tokens, *sizes, task.crossing, task.shards

@@ -14,7 +14,6 @@ from plans.checker.order import Phase
 from plans.ops import Lane, OpName
 from plans.order import Stays, node_count
 from plans.schema import Buffer, Plan, Task
-from plans.ties import crossing
 from plans.timing import overlaps, scaled
 from plans.view import View, by_kind, stored
 from profiles.codec import ALIGNMENT
@@ -37,23 +36,26 @@ def value_bytes(name: OpName, role: str, task: Task, tokens: Sequence[int] = ())
 
 def _most_bytes(name: OpName, role: str, task: Task) -> int:
     shard = task.shards[name.number]
-    if role in ("y", "dy"):
-        return task.shards[name.number + 1].in_bytes
-    if role == "batch":
-        return task.batch_bytes
-    if role == "tied":
-        cross = crossing(task)
-        return task.shards[cross.owner].param_bytes if cross else 0
-    sizes = {
-        "param": shard.param_bytes,
-        "state": shard.state_bytes,
-        "grad": shard.grad_bytes,
-        "other": shard.grad_bytes,
-        "saved": shard.saved_bytes,
-        "norm": task.norm_bytes,
-        "tie": task.tie_bytes,
-    }
-    return sizes.get(role, shard.in_bytes)
+    match role:
+        case "param":
+            return shard.param_bytes
+        case "state":
+            return shard.state_bytes
+        case "grad" | "other":
+            return shard.grad_bytes
+        case "saved":
+            return shard.saved_bytes
+        case "y" | "dy":
+            return task.shards[name.number + 1].in_bytes
+        case "batch":
+            return task.batch_bytes
+        case "norm":
+            return task.norm_bytes
+        case "tie":
+            return task.tie_bytes
+        case "tied":
+            return task.shards[task.crossing.owner].param_bytes if task.crossing else 0
+    return shard.in_bytes
 
 
 def values_fit(view: View, phases: Iterable[Phase]) -> Iterator[str]:
@@ -74,16 +76,12 @@ def values_fit(view: View, phases: Iterable[Phase]) -> Iterator[str]:
 
 
 def host_fits(plan: Plan) -> Iterator[str]:
-    """The host store fits its budget, and its buffers the store; each of several nodes has but a
-    part of it, which `ledger` counts."""
+    """The host store fits its budget; each of several nodes has but a part of it, which `ledger`
+    counts."""
     host = plan.host
     yield from aligned(host.buffers)
     if host.bytes > host.budget_bytes and node_count(plan) == 1:
         yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
-    for buffer in host.buffers:
-        end = buffer.offset + buffer.bytes
-        if end > host.bytes:
-            yield f"{buffer.name}: ends at byte {end} but the host store has {host.bytes}"
 
 
 def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
@@ -101,12 +99,10 @@ def stores(plan: Plan, stays: Stays) -> Iterator[str]:
     with tasks that are never there at the same time."""
     held = {buffer.name: buffer for buffer in plan.host.buffers}
     for task in plan.tasks:
-        for name, (number, role) in stored(task).items():
-            shard = task.shards[number]
-            size = shard.param_bytes if role == "param" else shard.state_bytes
-            if size and name not in held:
+        for name, (*_, size) in stored(task).items():
+            if name not in held:
                 yield f"{name}: the host store has no such buffer, {size} bytes are needed"
-            elif size and held[name].bytes < size:
+            elif held[name].bytes < size:
                 yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
     told = set[str]()
     for (_, until, other), (start, _, name) in overlaps(kept(plan)):

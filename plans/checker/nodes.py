@@ -138,9 +138,9 @@ def spread(view: View, nodes: Nodes) -> View:
             structs.replace(kind, ops=tuple(map(placed, kind.ops))) for kind in view.program.kinds
         ),
     )
-    begins = dict[str, Entry]()
+    kept = dict[str, Entry]()
     found = uses(view.program, view.tasks.values(), nodes)
-    for name, entry in view.begins.items():
+    for name, entry in view.kept.items():
         own = found[entry.task, entry.shard] or {nodes[0]}
-        begins |= {there(name, node): entry for node in own}
-    return View(program, view.tasks, made, begins, begins)
+        kept |= {there(name, node): entry for node in own}
+    return View(program, view.tasks, made, kept)

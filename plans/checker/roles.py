@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from plans.checker.capacity import value_bytes
 from plans.ops import COMPUTES, GRADIENTS, OpKind, OpName
 from plans.schema import Op, Task
-from plans.ties import crossing
 
 Roles = tuple[frozenset[str], frozenset[str]]
 
@@ -63,7 +63,7 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
 def _ties(name: OpName, task: Task) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Roles of tied weights that cross shards: F and B of a shard read the owner's parameters,
     and what its B is given and hands on of their gradients."""
-    cross, nothing = crossing(task), frozenset[str]()
+    cross, nothing = task.crossing, frozenset[str]()
     if cross is None or name.number not in (cross.owner, *cross.holders):
         return nothing, nothing, nothing
     tie = frozenset({"tie"})
@@ -98,11 +98,5 @@ def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) ->
 
 def _empty_roles(name: OpName, task: Task) -> frozenset[str]:
     """Roles whose value has no bytes (SGD has no state): no buffer can hold them."""
-    shard = task.shards[name.number]
-    sizes = {
-        "param": shard.param_bytes,
-        "state": shard.state_bytes,
-        "grad": shard.grad_bytes,
-        "saved": shard.saved_bytes,
-    }
-    return frozenset(role for role, size in sizes.items() if size == 0)
+    sized = ("param", "state", "grad", "saved")
+    return frozenset(role for role in sized if not value_bytes(name, role, task))

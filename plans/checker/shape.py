@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from plans.checker.roles import wrong_roles
 from plans.ops import COMPUTES, PASSES, Lane, OpKind, OpName, Stream
 from plans.schema import Buffer, Op, Plan, Program, Segment, Task
-from plans.ties import crossing
 from plans.view import View, by_kind
 
 _LANES = {
@@ -160,7 +159,7 @@ def _op(op: Op, phase: str, view: View) -> Iterator[str]:
 def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator[str]:
     """Why there is no such op, by its item, kind and index, or not in this phase."""
     kind, item, number, count = name.kind, name.item, name.number, len(task.shards)
-    shard, cross = task.shards[number] if number < count else None, crossing(task)
+    shard, cross = task.shards[number] if number < count else None, task.crossing
     fixed = shard is not None and not shard.grad_bytes
     if item == "a" and number >= count - 1:
         yield f"there is no a{number}, of {count} shard(s) the last packs nothing"

@@ -14,7 +14,6 @@ from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.ops import GRADIENTS, OpKind, OpName
 from plans.schema import Op, Role
-from plans.ties import crossing
 from plans.view import View
 
 
@@ -117,12 +116,12 @@ class Run:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
         self._buffers = view.buffers
-        self._ends = view.ends
+        self._kept = view.kept
         self._firsts = _firsts(view.program.round)
         alive = {b.name: b for b in used(phases, view.buffers)}
-        alive |= {name: view.buffers[name] for name in (*view.begins, *view.ends)}
+        alive |= {name: view.buffers[name] for name in view.kept}
         self._memory = _Memory(*spans(alive.values()))
-        for name, (task, shard, role) in view.begins.items():
+        for name, (task, shard, role, _) in view.kept.items():
             self._memory.write(name, Value(role, task, shard, 0), "the store")
 
     def fork(self, view: View) -> "Run":
@@ -155,7 +154,7 @@ class Run:
 
     def finish(self) -> None:
         """After leave, the host store holds what the last update made."""
-        for buffer, (task, shard, role) in self._ends.items():
+        for buffer, (task, shard, role, _) in self._kept.items():
             held = self._memory.read(buffer)
             wanted = Value(role, task, shard, self._version(task, shard, ROUNDS))
             if held not in (wanted, UNKNOWN):
@@ -294,7 +293,7 @@ class Run:
             shards = enumerate(self._tasks[name.task].shards)
             return Value("norm", name.task, 0, step, tuple(k for k, s in shards if s.grad_bytes))
         if role in ("tied", "tie"):
-            cross = crossing(self._tasks[name.task])
+            cross = self._tasks[name.task].crossing
             assert cross is not None, "roles were checked"
             if role == "tied":
                 version = self._version(name.task, cross.owner, step)

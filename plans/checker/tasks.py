@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 from plans.ops import OpKind
 from plans.schema import Plan, Task
-from plans.ties import tie_rules
 
 
 def task_rules(plan: Plan) -> Iterator[str]:
     """Violations of each task by itself."""
     for task in plan.tasks:
-        for rule in (_whole, tie_rules, _shards):
+        for rule in (_whole, _ties, _shards):
             yield from rule(task)
 
 
@@ -67,6 +66,24 @@ def _shards(task: Task) -> Iterator[str]:
             )
         elif shard.cast and shard.state_bytes < shard.param_bytes:
             yield f"{where} its state has {shard.state_bytes} bytes for {shard.param_bytes}"
+
+
+def _ties(task: Task) -> Iterator[str]:
+    """Tied layers share a shard, or all that do not have one owner."""
+    homes = {group: task.homes(group) for group in task.ties}
+    apart = {group: places for group, places in homes.items() if len({*places}) > 1}
+    astray = {group: places for group, places in homes.items() if None in places}
+    for group, places in (astray if task.tie_bytes else apart | astray).items():
+        told = ", ".join(sorted({"no shard" if n is None else f"s{n}" for n in places}))
+        yield f"{task.name}: tied layers {list(group)} lie in {told}, expected one shard"
+    if task.tie_bytes and not apart:
+        yield (
+            f"{task.name}: has {task.tie_bytes} tie bytes, but no tied layers lie in several "
+            "shards, expected 0"
+        )
+    elif task.tie_bytes and not astray and task.crossing is None:
+        owners = ", ".join(f"s{n}" for n in sorted({places[0] or 0 for places in apart.values()}))
+        yield f"{task.name}: ties across shards are owned by {owners}, expected one owner"
 
 
 def left_over(plan: Plan) -> Iterator[str]:

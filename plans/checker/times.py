@@ -1,11 +1,10 @@
 """Rule 7 of the checker: predicted times are possible, and the certificate follows from them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from plans.checker.order import Phase
-from plans.order import rivals
-from plans.prediction import Prediction
-from plans.schema import Plan, Program, Segment
+from plans.order import Rivals, rivals, waits_for
+from plans.schema import Plan, Segment
 from plans.timing import (
     alone,
     duration_us,
@@ -29,110 +28,70 @@ def phase_times(phases: Iterable[Phase]) -> Iterator[str]:
             if op.end_us > phase.us:
                 yield f"{op.id}: ends at {op.end_us} µs but {phase.name} lasts {phase.us} µs"
             for index, lag in waits:
-                before = phase.ops[index]
+                before, last = phase.ops[index], " of the round before" if lag else ""
                 start = op.start_us + lag * phase.period_us
                 if start < before.end_us and lag < phase.rounds:
-                    yield _early(op.id, start, before.id, before.end_us, lag)
+                    yield (
+                        f"{op.id}: starts at {start} µs but waits for {before.id}{last}, which "
+                        f"ends at {before.end_us} µs"
+                    )
                     break
 
 
-def _early(op: str, start: int, before: str, end: int, lag: int) -> str:
-    last = " of the round before" if lag else ""
-    return f"{op}: starts at {start} µs but waits for {before}{last}, which ends at {end} µs"
-
-
 def segment_times(plan: Plan) -> Iterator[str]:
-    """Segments last as long as their programs and never overlap on a device or a task."""
-    earliest = {task.name: task.start_us for task in plan.tasks}
+    """Segments last as long as their programs, begin after those that they wait for, and no sooner
+    than their tasks may."""
     shared = rivals(plan)
-    busy: dict[str, tuple[int, int]] = {}  # device or task -> latest end so far, of which segment
-    for index, segment in enumerate(plan.segments):
-        program = plan.program(segment.program)
+    for index, (segment, before) in enumerate(zip(plan.segments, waits_for(plan), strict=True)):
+        program, where = plan.program(segment.program), f"segment {index}:"
         end = segment.start_us + duration_us(program, segment.rounds, segment.kinds)
         end += segment.disk_us
         if segment.end_us != end:
             yield (
-                f"segment {index}: ends at {segment.end_us} µs, but {segment.rounds} rounds of "
+                f"{where} ends at {segment.end_us} µs, but {segment.rounds} rounds of "
                 f"{program.name!r} from {segment.start_us} µs end at {end} µs"
             )
-        yield from _together(index, segment, program)
-        yield from _begun(index, segment, program, earliest)
-        claims = _claims(segment, program, shared)
-        clash = _clash(segment, claims, busy)
-        if clash:
-            what, (until, other) = clash
+        for kind, rounds in alone(runs(segment)):
+            together = round_reach(kinds_of(program)[kind], rounds)
+            if together > _TOGETHER:
+                yield (
+                    f"{where} {together} rounds of {program.name!r} run at the same time, "
+                    f"expected at most {_TOGETHER}"
+                )
+        for task in map(plan.task, program.tasks):
+            if segment.start_us < task.start_us:
+                yield (
+                    f"{where} starts at {segment.start_us} µs but task {task.name!r} may not begin "
+                    f"before {task.start_us} µs"
+                )
+        ends = [(plan.segments[other].end_us, other) for other in before]
+        until, other = max(ends, default=(0, 0))
+        if segment.start_us < until:
+            what = _contested(plan, segment, plan.segments[other], shared)
             yield (
-                f"segment {index}: starts at {segment.start_us} µs but segment {other} uses "
-                f"{what} until {until} µs"
-            )
-        for what in claims:
-            busy[what] = max(busy.get(what, (0, 0)), (segment.end_us, index))
-
-
-def _together(index: int, segment: Segment, program: Program) -> Iterator[str]:
-    """Runs of rounds of which too many run at the same time."""
-    kinds = kinds_of(program)
-    for kind, rounds in alone(runs(segment)):
-        together = round_reach(kinds[kind], rounds)
-        if together > _TOGETHER:
-            yield (
-                f"segment {index}: {together} rounds of {program.name!r} run at the same time, "
-                f"expected at most {_TOGETHER}"
+                f"{where} starts at {segment.start_us} µs but segment {other} uses {what} until "
+                f"{until} µs"
             )
 
 
-def _begun(
-    index: int, segment: Segment, program: Program, earliest: Mapping[str, int]
-) -> Iterator[str]:
-    """Tasks of the segment that may not begin so soon."""
-    for name in program.tasks:
-        if segment.start_us < earliest.get(name, 0):
-            yield (
-                f"segment {index}: starts at {segment.start_us} µs but task {name!r} may not begin "
-                f"before {earliest[name]} µs"
-            )
-
-
-def _claims(
-    segment: Segment, program: Program, shared: Mapping[str, Collection[tuple[str, str]]]
-) -> list[str]:
-    pairs = {pair for name in program.tasks for pair in shared.get(name, ())}
-    return [
-        *(f"task {name!r}" for name in program.tasks),
-        *(f"device {number}" for number in segment.devices),
-        *(f"the host bytes that {one!r} and {other!r} share" for one, other in sorted(pairs)),
-    ]
-
-
-def _clash(
-    segment: Segment, claims: Iterable[str], busy: Mapping[str, tuple[int, int]]
-) -> tuple[str, tuple[int, int]] | None:
-    """The claim in use for longest after the segment begins: a task rather than its device."""
-    late = [(what, busy[what]) for what in claims if what in busy]
-    late = [claim for claim in late if claim[1][0] > segment.start_us]
-    return max(late, key=lambda claim: claim[1][0], default=None)
+def _contested(plan: Plan, one: Segment, other: Segment, shared: Rivals) -> str:
+    """What two segments cannot both have at a time: a task rather than its device."""
+    for name in plan.trained(one):
+        if name in plan.trained(other):
+            return f"task {name!r}"
+    if devices := sorted({*one.devices} & {*other.devices}):
+        return f"device {devices[0]}"
+    pairs = [{p for name in plan.trained(s) for p in shared.get(name, ())} for s in (one, other)]
+    first, second = min(pairs[0] & pairs[1])
+    return f"the host bytes that {first!r} and {second!r} share"
 
 
 def certificate(plan: Plan) -> Iterator[str]:
-    """Makespan and lower bound say what the segments and the bounds say."""
+    """The makespan is the last end, and no bound is above it."""
     told = plan.prediction
     last = max(segment.end_us for segment in plan.segments)
     if told.makespan_us != last:
         yield f"prediction: makespan is {told.makespan_us} µs but the last segment ends at {last}"
-    yield from _bounds(told)
-
-
-def _bounds(told: Prediction) -> Iterator[str]:
-    largest = max((bound.us for bound in told.bounds), default=None)
-    if largest is None:
-        yield "prediction: names no lower bound, expected at least 1"
-    elif told.lower_bound_us != largest:
-        yield f"prediction: lower bound is {told.lower_bound_us} µs but the largest is {largest}"
-    elif (told.lower_bound_name, largest) not in [(b.name, b.us) for b in told.bounds]:
-        yield (
-            f"prediction: the lower bound of {largest} µs is called {told.lower_bound_name!r}, "
-            f"which is none of {[b.name for b in told.bounds]} with that value"
-        )
     if told.makespan_us < told.configuration_us:
         yield (
             f"prediction: makespan {told.makespan_us} µs is below the {told.configuration_us} µs "

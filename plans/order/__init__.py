@@ -6,7 +6,6 @@ from plans.order.nodes import (
     Kept,
     held,
     homes,
-    host_bytes,
     node_count,
     nodes_of,
     spans,
@@ -16,6 +15,7 @@ from plans.order.nodes import (
 )
 from plans.order.rest import Reached, rest
 from plans.order.segments import (
+    Rivals,
     Run,
     ancestors,
     claims,
@@ -31,6 +31,7 @@ from plans.order.segments import (
 __all__ = [
     "Kept",
     "Reached",
+    "Rivals",
     "Run",
     "Stays",
     "ancestors",
@@ -43,7 +44,6 @@ __all__ = [
     "first_steps",
     "held",
     "homes",
-    "host_bytes",
     "judge",
     "kept_bytes",
     "laid_out",

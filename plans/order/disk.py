@@ -15,6 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from plans.schema import Plan, Task
+from plans.view import stored
 
 
 class Stay(NamedTuple):
@@ -27,8 +28,7 @@ class Stay(NamedTuple):
 
 def kept_bytes(task: Task) -> int:
     """Bytes of all that the store keeps of a task, as in its file."""
-    params = sum(shard.param_bytes for shard in task.shards if not shard.cast)
-    return params + sum(shard.state_bytes for shard in task.shards)
+    return sum(entry.bytes for entry in stored(task).values())
 
 
 def waiting(plan: Plan) -> tuple[str, ...]:

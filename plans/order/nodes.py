@@ -8,7 +8,7 @@ a shard that is trained stays in the store of one node, its home.
     node 1   |  c   |  b.s1  |           either node
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plans.schema import Buffer, Plan, Program, Segment, Task
 from plans.timing import Interval, union
@@ -33,15 +33,11 @@ def uses(
 ) -> Mapping[Kept, frozenset[int]]:
     """The nodes in whose stores a program on devices of these nodes has the state of each shard of
     its tasks; none where it does not use it."""
-    kept = {
-        name: (task.name, number) for task in tasks for name, (number, _) in stored(task).items()
-    }
+    kept = {name: entry[:2] for task in tasks for name, entry in stored(task).items()}
     found: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
-    for op in program.ops:
-        node = nodes[op.queue.device]
-        for name in (*op.reads.values(), *op.writes.values()):
-            if name in kept:
-                found[kept[name]].add(node)
+    for device, names in _named(program).items():
+        for name in names & kept.keys():
+            found[kept[name]].add(nodes[device])
     return {shard: frozenset(own) for shard, own in found.items()}
 
 
@@ -71,15 +67,14 @@ def values(
 ) -> list[tuple[Buffer, int]]:
     """The buffers of a store with all that it keeps of these shards, in its order, each with the
     bytes of its value; tasks: those of the shards, and others."""
-    wanted, found = set(shards), list[tuple[Buffer, int]]()
+    wanted, buffers = set(shards), {buffer.name: buffer for buffer in store}
     names = {name for name, _ in wanted}
-    buffers = {buffer.name: buffer for buffer in store}
-    for task in tasks:
-        for name, (number, role) in stored(task).items() if task.name in names else ():
-            if (task.name, number) in wanted:
-                shard = task.shards[number]
-                count = shard.param_bytes if role == "param" else shard.state_bytes
-                found.append((buffers[name], count))
+    found = [
+        (buffers[name], entry.bytes)
+        for task in tasks
+        for name, entry in (stored(task).items() if task.name in names else ())
+        if entry[:2] in wanted
+    ]
     return sorted(found, key=lambda pair: pair[0].offset)
 
 
@@ -87,61 +82,35 @@ def spans(plan: Plan) -> list[list[Interval]]:
     """The bytes of the host store that each node uses: of what its store ever has, and of all other
     buffers of its ops; on one node all of them."""
     if node_count(plan) == 1:
-        return [union([(0, host_bytes(plan))])]
-    return [_spans(plan, names) for names in _used(plan)]
+        return [union([(0, plan.host.bytes)])]
+    return [
+        union((b.offset, b.offset + b.bytes) for b in plan.host.buffers if b.name in names)
+        for names in _used(plan)
+    ]
 
 
 def store_bytes(plan: Plan) -> list[int]:
     """The bytes of the host store that each node takes memory for; on one node all of them."""
-    if node_count(plan) == 1:
-        return [plan.host.bytes]
     return [sum(end - start for start, end in own) for own in spans(plan)]
 
 
-def _spans(plan: Plan, names: Collection[str]) -> list[Interval]:
-    own = (buffer for buffer in plan.host.buffers if buffer.name in names)
-    return union((buffer.offset, buffer.offset + buffer.bytes) for buffer in own)
-
-
-def _used(plan: Plan) -> Iterator[set[str]]:
-    """For each node in turn the buffers that its ops name, and all that is kept of their shards."""
-    whole = {task.name: _kept(task) for task in plan.tasks}
-    named = {program.name: _named(program, whole) for program in plan.programs}
-    found: list[set[tuple[str, ...]]] = [set() for _ in range(node_count(plan))]
-    for program, devices in dict.fromkeys((s.program, s.devices) for s in plan.segments):
-        for local, number in enumerate(devices):
-            found[plan.devices[number].node].add(named[program].get(local, ()))
-    for groups in found:
-        yield set().union(*groups)
-
-
-def _kept(task: Task) -> dict[int, tuple[str, ...]]:
-    """The names of all that is kept of each shard."""
-    found: dict[int, tuple[str, ...]] = {}
-    for name, (number, _) in stored(task).items():
-        found[number] = (*found.get(number, ()), name)
+def _used(plan: Plan) -> list[set[str]]:
+    """For each node the buffers that its ops name, and all that is kept of their shards."""
+    named = {program.name: _named(program) for program in plan.programs}
+    kept = {name: entry[:2] for task in plan.tasks for name, entry in stored(task).items()}
+    found = [{name for name, shard in kept.items() if shard in own} for own in held(plan)]
+    placed = ((s.program, *place) for s in plan.segments for place in enumerate(s.devices))
+    for program, local, node in {(p, k, plan.devices[number].node) for p, k, number in placed}:
+        found[node] |= named[program].get(local, set())
     return found
 
 
-def _named(
-    program: Program, whole: Mapping[str, Mapping[int, tuple[str, ...]]]
-) -> dict[int, tuple[str, ...]]:
-    """The buffers that the ops of each of a program's devices name, with all that is kept of their
-    shards."""
-    shards = {
-        name: names for task in program.tasks for names in whole[task].values() for name in names
-    }
+def _named(program: Program) -> dict[int, set[str]]:
+    """The buffers that the ops of each of a program's devices name."""
     found: dict[int, set[str]] = {}
     for op in program.ops:
-        own = found.setdefault(op.queue.device, set())
-        for name in (*op.reads.values(), *op.writes.values()):
-            own.update(shards.get(name, (name,)))
-    return {local: tuple(sorted(names)) for local, names in found.items()}
-
-
-def host_bytes(plan: Plan) -> int:
-    """The bytes of the host store, up to the end of its last buffer."""
-    return max((buffer.offset + buffer.bytes for buffer in plan.host.buffers), default=0)
+        found.setdefault(op.queue.device, set()).update(op.reads.values(), op.writes.values())
+    return found
 
 
 def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:

@@ -78,10 +78,14 @@ def regions(plan: Plan) -> dict[str, list[Interval]]:
     }
 
 
-def rivals(plan: Plan) -> dict[str, set[tuple[str, str]]]:
+Rivals = dict[str, set[tuple[str, str]]]
+"""For every task the pairs that it makes with tasks that have host bytes of its own."""
+
+
+def rivals(plan: Plan) -> Rivals:
     """For every task the pairs that it makes with tasks that have host bytes of its own; none in a
     plan in which no task waits on the disk."""
-    found: dict[str, set[tuple[str, str]]] = {}
+    found: Rivals = {}
     if all(one.read_us is None and one.write_us is None for one in plan.segments):
         return found
     spans = ((*span, name) for name, own in regions(plan).items() for span in own)

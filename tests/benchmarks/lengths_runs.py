@@ -149,7 +149,7 @@ def with_lengths(profile: Path, name: str, steps: int, folder: Path) -> Path:
     """The same profile for so many steps of a task with these lengths: its own ones, or drawn."""
     known, path = profiles.load(profile), folder / "profile.json"
     (task,) = known.tasks
-    sizes = lengths.load(profile, task)
+    sizes = lengths.load(profile, [task])[task.name]
     if name in DRAWN:
         sizes = drawn(name, int(sizes.max())).astype(np.uint32)
         workload = structs.replace(task.workload, ref=f"{Path(__file__).resolve()}:texts")
@@ -230,7 +230,9 @@ def between_us(plan: Plan) -> list[int]:
 def true_steps(plan: Plan, path: Path, profile: Path) -> list[float]:
     """The same as planned_steps, in truth."""
     known = profiles.load(profile)
-    took = Truth(plan, path, known, lengths.load(profile, known.tasks[0])).step_us()
+    took = Truth(
+        plan, path, known, lengths.load(profile, known.tasks)[known.tasks[0].name]
+    ).step_us()
     return [us + more for us, more in zip(took, between_us(plan), strict=True)]
 
 

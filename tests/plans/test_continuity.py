@@ -12,15 +12,13 @@ from msgspec.structs import replace
 from support.edits import (
     Edit,
     all_ops,
-    with_op,
     with_phase,
     with_program,
     with_segment,
     with_task,
-    without,
 )
 from support.handmade import assemble, program
-from support.mutations import bites, mutants
+from support.mutations import Mutant, bites, drop_op, mutants, other_buffer
 from support.oracle import harm
 from support.parts import Part, parallel_part, resident_copies, resident_part
 from support.retime import retimed
@@ -81,40 +79,14 @@ def test_different_residency_is_no_harm() -> None:
     assert harm(plan, orders=5) is None
 
 
-ENDS = [
-    (where.name, phase, op.id)
-    for where, phase, _, op in all_ops(travelling())
-    if phase != "round" and op.id.startswith("a.")
-]
-
-
-@pytest.mark.parametrize(("name", "phase", "op_id"), ENDS)
-def test_no_load_and_no_spill_may_be_lost(name: str, phase: str, op_id: str) -> None:
-    """Each of what a segment's beginning loads and its end writes back is needed."""
+def test_no_load_and_no_spill_may_be_lost_or_be_of_something_else() -> None:
+    """Each of what a segment's beginning loads and its end writes back is needed, and in its place:
+    not from or to that of the other role, nor of the other task."""
     plan = travelling()
-    where = next(p for p in plan.programs if p.name == name)
-    ops = list(getattr(where, phase))
-    at = [op.id for op in ops].index(op_id)
-    mutant = retimed(with_phase(plan, where, phase, without(ops, at)))
-    assert harm(mutant)
-    assert any(f"program {name!r}" in line for line in naming(mutant))
-
-
-@pytest.mark.parametrize(("name", "phase", "op_id"), ENDS)
-def test_nothing_may_be_loaded_or_written_elsewhere(name: str, phase: str, op_id: str) -> None:
-    """Not from or to the other role's place, nor the same role's of another task."""
-    plan = travelling()
-    for where, stage, index, op in all_ops(plan):
-        if (where.name, stage, op.id) != (name, phase, op_id):
-            continue
-        field = "reads" if op.id.split(".")[2].startswith("P") else "writes"
-        ((role, _),) = getattr(op, field).items()
-        for wrong in ("a.s0.param", "a.s0.state", "b.s0.param", "b.s0.state", "b.s0.grad"):
-            if wrong != getattr(op, field)[role]:
-                new = replace(op, **{field: {role: wrong}})
-                mutant = retimed(with_op(plan, where, stage, index, new))
-                assert harm(mutant), wrong
-                assert naming(mutant), wrong
+    ends = {op.id for _, phase, _, op in all_ops(plan) if phase != "round" and op.id[:2] == "a."}
+    sites = (site for mutator in (drop_op, other_buffer) for site in mutator(plan))
+    some = [Mutant(what, retimed(make())) for what, make in sites if what.split()[0] in ends]
+    assert bites(some, harm).total() > 3 * len(ends)
 
 
 def test_nothing_is_still_there_from_the_segment_before() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plans.samples import copy, open_order, open_table, table_path, table_sha256, write
+from plans.samples import copy, open_order, open_table, table_path, write
+from profiles.codec import file_sha256
 from profiles.errors import FormatError
 
 
@@ -17,7 +18,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     digest = write(path, [np.array([0, 1, 258]), np.array([[3, 2, 1], [65535, 0, 9]])])
     assert path.read_bytes()[:6] == bytes([0, 0, 1, 0, 2, 1])
     assert open_table(path, 3).tolist() == [[0, 1, 258], [3, 2, 1], [65535, 0, 9]]
-    assert digest == hashlib.sha256(path.read_bytes()).hexdigest() == table_sha256(path)
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest() == file_sha256(path)
 
 
 def test_a_table_that_ends_half_way_leaves_the_old_one(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_a_table_is_copied_whole(tmp_path: Path) -> None:
     digest, other = write(tmp_path / "x", [rows]), tmp_path / "y"
     write(other, [np.array([7])])
     copy(tmp_path / "x", other)
-    assert table_sha256(other) == digest
+    assert file_sha256(other) == digest
 
 
 @pytest.mark.parametrize("entry", [-1, 1 << 16])

@@ -78,12 +78,6 @@ def test_what_the_schema_does_not_know_is_refused(old: str, new: str, said: str)
     assert said in refusal(with_text(old, new))
 
 
-def test_a_plan_of_an_older_version_is_read() -> None:
-    """Fields that said how the plan was found, and are gone, are passed over."""
-    old = with_text('"solver":{', '"solver":{"joint":[],"remedies":[{"us":1}],')
-    assert plans.loads(old) == streamed()
-
-
 def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,15 +101,14 @@ def test_a_plan_cannot_be_changed() -> None:
         streamed().host.bytes = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("module", ["plans", "profiles"])
 @pytest.mark.parametrize("arguments", [[], ["x"]])
-def test_schemas_are_asked_for_by_name(module: str, arguments: list[str]) -> None:
+def test_schemas_are_asked_for_by_name(arguments: list[str]) -> None:
     """Without the name of a format, or with another, the command says which there are."""
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-m", "plans", *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert answer.stderr.startswith("error: ")
-    assert answer.stderr.endswith(f"; see python -m {module} --help\n")
+    assert answer.stderr.endswith("; see python -m plans --help\n")
 
 
 def test_prove_says_what_is_broken() -> None:

@@ -22,7 +22,7 @@ def casting(plan: Plan, which: Which = lambda number: True) -> Plan:
     }
     buffers, size = _without(plan.host.buffers, gone)
     programs = tuple(_program(program, tasks, gone) for program in plan.programs)
-    host = replace(plan.host, buffers=buffers, bytes=size, budget_bytes=size)
+    host = replace(plan.host, buffers=buffers, budget_bytes=size)
     made = replace(plan, tasks=tuple(tasks.values()), host=host, programs=programs)
     return retimed(made)
 

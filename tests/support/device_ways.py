@@ -215,7 +215,7 @@ def beside(first: Plan, *others: Plan) -> Plan:
         end += plan.host.bytes
         devices += plan.devices
         tasks += plan.tasks
-    store = structs.replace(first.host, bytes=end, budget_bytes=end, buffers=tuple(host))
+    store = structs.replace(first.host, budget_bytes=end, buffers=tuple(host))
     lists = {"programs": programs, "segments": segments, "devices": devices, "tasks": tasks}
     return structs.replace(first, host=store, **{key: tuple(all_) for key, all_ in lists.items()})
 

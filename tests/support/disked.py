@@ -36,9 +36,7 @@ def together(plan: Plan, rooms: Iterable[Sequence[str]]) -> Plan:
                     at += align(buffer.bytes)
             end = max(end, at)
         base = end
-    return replace(
-        plan, host=replace(plan.host, buffers=tuple(made), bytes=base, budget_bytes=base)
-    )
+    return replace(plan, host=replace(plan.host, buffers=tuple(made), budget_bytes=base))
 
 
 def swapping(plan: Plan, reads: Collection[int], writes: Collection[int]) -> Plan:

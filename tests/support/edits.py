@@ -1,18 +1,49 @@
 """One change to a plan, which is a value: every function gives a new one."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 from support.retime import retimed
 
 from plans.checker.check import violations
-from plans.schema import Op, Plan, Program, Task
+from plans.schema import Op, Plan, Program
 
 PHASES = ("enter", "round", "leave")
 
 Edit = Callable[[Plan], Plan]
+Path = tuple[Any, ...]
+"""The way to a value in a plan: fields, places and roles, one after the other."""
 Sites = Iterator[tuple[str, Callable[[], Plan]]]  # what would be changed, and how
+
+
+def put(tree: Any, path: Path, value: object) -> Any:
+    """The plan, or a part of it, with another value at the end of a path."""
+    if not path:
+        return value
+    (key, *rest), old = path, at(tree, path[:1])
+    new = put(old, tuple(rest), value)
+    if isinstance(tree, tuple):
+        return (*tree[:key], new, *tree[key + 1 :])
+    return tree | {key: new} if isinstance(tree, dict) else replace(tree, **{key: new})
+
+
+def at(tree: Any, path: Path) -> Any:
+    """The value at the end of a path."""
+    for key in path:
+        tree = tree[key] if isinstance(tree, tuple | dict) else getattr(tree, key)
+    return tree
+
+
+def numbers(tree: Any, path: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """Every (container, key) that holds an integer, with the names of the fields on the way."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        here = f"{path}.{key}" if isinstance(tree, dict) else path
+        if isinstance(value, dict | list):
+            yield from numbers(value, here)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield tree, key, here[1:]
 
 
 def with_program(plan: Plan, program: Program) -> Plan:
@@ -32,9 +63,7 @@ def all_ops(plan: Plan) -> Iterator[tuple[Program, str, int, Op]]:
 
 
 def with_op(plan: Plan, program: Program, phase: str, index: int, op: Op) -> Plan:
-    ops = list(getattr(program, phase))
-    ops[index] = op
-    return with_phase(plan, program, phase, ops)
+    return with_program(plan, put(program, (phase, index), op))
 
 
 def without(ops: list[Op], index: int) -> list[Op]:
@@ -69,41 +98,41 @@ def drop(plan: Plan, op_id: str) -> Plan:
     raise KeyError(op_id)
 
 
+def _changed(plan: Plan, path: Path, fields: Mapping[str, object]) -> Plan:
+    made: Plan = put(plan, path, replace(at(plan, path), **fields))
+    return made
+
+
 def with_task(plan: Plan, **fields: object) -> Plan:
-    first: Task = replace(plan.tasks[0], **fields)
-    return replace(plan, tasks=(first, *plan.tasks[1:]))
+    """The plan with fields of its first task changed."""
+    return _changed(plan, ("tasks", 0), fields)
 
 
 def with_prediction(plan: Plan, **fields: object) -> Plan:
-    return replace(plan, prediction=replace(plan.prediction, **fields))
+    return _changed(plan, ("prediction",), fields)
 
 
 def with_round(plan: Plan, ops: Sequence[Op]) -> Plan:
     """The plan with these ops in the round of its first program, honestly timed."""
-    return retimed(with_phase(plan, plan.programs[0], "round", ops))
+    return retimed(with_first(plan, round=tuple(ops)))
 
 
 def with_shard(plan: Plan, number: int, **fields: object) -> Plan:
-    shards = list(plan.tasks[0].shards)
-    shards[number] = replace(shards[number], **fields)
-    return with_task(plan, shards=tuple(shards))
+    return _changed(plan, ("tasks", 0, "shards", number), fields)
 
 
 def with_segment(plan: Plan, number: int, **fields: object) -> Plan:
-    segments = list(plan.segments)
-    segments[number] = replace(segments[number], **fields)
-    return replace(plan, segments=tuple(segments))
+    return _changed(plan, ("segments", number), fields)
 
 
 def with_first(plan: Plan, **fields: object) -> Plan:
     """The plan with fields of its first program changed."""
-    return with_program(plan, replace(plan.programs[0], **fields))
+    return _changed(plan, ("programs", 0), fields)
 
 
 def with_memory(plan: Plan, **fields: int) -> Plan:
     """The plan with other bytes on the first device of its first program."""
-    first, *others = plan.programs[0].memory
-    return with_first(plan, memory=(replace(first, **fields), *others))
+    return _changed(plan, ("programs", 0, "memory", 0), fields)
 
 
 def with_buffer(plan: Plan, name: str, /, **fields: object) -> Plan:
@@ -167,6 +196,11 @@ def swapped(plan: Plan, one: str, other: str) -> Plan:
 
 def place(ops: Sequence[Op], op_id: str) -> int:
     return [op.id for op in ops].index(op_id)
+
+
+def rows(table: Mapping[str, Mapping[str, Edit]]) -> list[tuple[str, str]]:
+    """The keys of a table of changes, by plan and by what is said of them."""
+    return [(name, said) for name, own in table.items() for said in own]
 
 
 def refused(plan: Plan, said: str, *, only: bool = False) -> None:

@@ -73,7 +73,7 @@ def _sized(plan: Plan, reserve: int, emulation: Emulation | None) -> Plan:
     devices = tuple(
         replace(device, budget_bytes=slab + reserve, emulation=emulation) for device in plan.devices
     )
-    host = replace(plan.host, buffers=kept, bytes=store, budget_bytes=store)
+    host = replace(plan.host, buffers=kept, budget_bytes=store)
     return foretold(replace(plan, programs=tuple(programs), host=host, devices=devices))
 
 

@@ -69,11 +69,11 @@ def assemble(
     plan = Plan(
         inputs={"profile": "1" * 64},
         devices=tuple(Device(f"cpu{d}", "cpu", largest, 1) for d in range(count)),
-        host=Host(size, size, tuple(store)),
+        host=Host(size, tuple(store)),
         tasks=tasks,
         programs=programs,
         segments=tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs),
-        prediction=Prediction(0, 0, "", ()),
+        prediction=Prediction(0, ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
     return retimed(plan)

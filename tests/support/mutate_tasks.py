@@ -1,64 +1,55 @@
 """Plans with another task, shard, segment or budget: mutators for `support.mutations`."""
 
+from collections.abc import Iterator
 from functools import partial
 
 from msgspec.structs import replace
-from support.edits import Sites, with_phase, with_program, without
+from support.edits import Path, Sites, at, put, with_phase, without
 
-from plans.schema import Op, Plan, Task
+from plans.schema import Op, Plan, Shard, Task
 
 KEPT = 40  # bytes of a graph
 
 
 def lower_budget(plan: Plan) -> Sites:
-    for index, device in enumerate(plan.devices):
-        less = replace(device, budget_bytes=device.budget_bytes - 1)
-        devices = (*plan.devices[:index], less, *plan.devices[index + 1 :])
-        yield f"budget_bytes of device {index}", partial(replace, plan, devices=devices)
-    for program in plan.programs:
-        for place, memory in enumerate(program.memory):
-            for field in ("slab_bytes", "reserve_bytes"):
-                small = replace(memory, **{field: max(getattr(memory, field) - 1, 0)})
-                made = (*program.memory[:place], small, *program.memory[place + 1 :])
-                new = replace(program, memory=made)
-                yield f"{field} of {program.name} {place}", partial(with_program, plan, new)
-    for field in ("budget_bytes", "bytes"):
-        host = replace(plan.host, **{field: max(getattr(plan.host, field) - 1, 1)})
-        yield f"{field} of host", partial(replace, plan, host=host)
+    paths: list[Path] = [("devices", n, "budget_bytes") for n in range(len(plan.devices))]
+    for number, program in enumerate(plan.programs):
+        for place in range(program.devices):
+            memory = "programs", number, "memory", place
+            paths += [(*memory, "slab_bytes"), (*memory, "reserve_bytes")]
+    for path in (*paths, ("host", "budget_bytes")):
+        yield f"{path}", partial(put, plan, path, max(at(plan, path) - 1, 0))
 
 
 def other_microbatches(plan: Plan) -> Sites:
     for index, task in enumerate(plan.tasks):
         for count in (task.microbatches - 1, task.microbatches + 1):
-            if count:
-                for batch in (task.batch, task.microbatch * count):
-                    new = replace(task, microbatches=count, batch=batch)
-                    tasks = (*plan.tasks[:index], new, *plan.tasks[index + 1 :])
-                    yield (
-                        f"{count} of {task.name}, batch {batch}",
-                        partial(replace, plan, tasks=tasks),
-                    )
+            for batch in (task.batch, task.microbatch * count) if count else ():
+                new = replace(task, microbatches=count, batch=batch)
+                what = f"{count} of {task.name}, batch {batch}"
+                yield what, partial(put, plan, ("tasks", index), new)
+
+
+def _shards(plan: Plan) -> Iterator[tuple[Task, int, Shard, Path]]:
+    """Every shard with its task, its number and its place."""
+    for index, task in enumerate(plan.tasks):
+        for number, shard in enumerate(task.shards):
+            yield task, number, shard, ("tasks", index, "shards", number)
 
 
 def other_layers(plan: Plan) -> Sites:
-    for index, task in enumerate(plan.tasks):
-        for number, shard in enumerate(task.shards):
-            new = replace(shard, first_layer=shard.first_layer + 1)
-            shards = (*task.shards[:number], new, *task.shards[number + 1 :])
-            tasks = (*plan.tasks[:index], replace(task, shards=shards), *plan.tasks[index + 1 :])
-            yield f"{task.name}.s{number}", partial(replace, plan, tasks=tasks)
+    for task, number, shard, path in _shards(plan):
+        later = partial(put, plan, (*path, "first_layer"), shard.first_layer + 1)
+        yield f"{task.name}.s{number}", later
 
 
 def keep_graph(plan: Plan) -> Sites:
     """A shard saves its graphs, in the reserve there is or in one with room for them all."""
-    for index, task in enumerate(plan.tasks):
-        for number, shard in enumerate(task.shards):
-            new = replace(shard, activations="saved", saved_bytes=KEPT)
-            shards = (*task.shards[:number], new, *task.shards[number + 1 :])
-            tasks = (*plan.tasks[:index], replace(task, shards=shards), *plan.tasks[index + 1 :])
-            for room in (0, KEPT * task.microbatches):
-                made = replace(_roomier(plan, room), tasks=tasks)
-                yield f"{task.name}.s{number}, room {room}", partial(_unpacked, made, task, number)
+    for task, number, shard, path in _shards(plan):
+        made = put(plan, path, replace(shard, activations="saved", saved_bytes=KEPT))
+        for room in (0, KEPT * task.microbatches):
+            what = f"{task.name}.s{number}, room {room}"
+            yield what, partial(_unpacked, _roomier(made, room), task, number)
 
 
 def _roomier(plan: Plan, room: int) -> Plan:
@@ -92,17 +83,13 @@ def _less(op: Op) -> Op:
 
 def other_rounds(plan: Plan) -> Sites:
     for index, segment in enumerate(plan.segments):
-        for rounds in (segment.rounds - 1, segment.rounds + 1):
-            if rounds:
-                new = replace(segment, rounds=rounds)
-                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
-                yield f"{rounds} of segment {index}", partial(replace, plan, segments=segments)
+        for rounds in {max(segment.rounds - 1, 1), segment.rounds + 1} - {segment.rounds}:
+            path = "segments", index, "rounds"
+            yield f"{rounds} of segment {index}", partial(put, plan, path, rounds)
 
 
 def other_devices(plan: Plan) -> Sites:
     for index, segment in enumerate(plan.segments):
-        for device in (0, 1, len(plan.devices)):
-            new = replace(segment, devices=(*segment.devices[:-1], device))
-            if new != segment:
-                segments = (*plan.segments[:index], new, *plan.segments[index + 1 :])
-                yield f"{device} in segment {index}", partial(replace, plan, segments=segments)
+        for device in {0, 1, len(plan.devices)} - {segment.devices[-1]}:
+            path = "segments", index, "devices", len(segment.devices) - 1
+            yield f"{device} in segment {index}", partial(put, plan, path, device)

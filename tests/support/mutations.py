@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from support.edits import PHASES, Sites, all_ops, with_op, with_phase, with_program, without
+from support.edits import Path, Sites, all_ops, at, put, with_op, with_phase, without
 from support.mutate_tasks import (
     keep_graph,
     lower_budget,
@@ -20,7 +20,7 @@ from support.mutate_tasks import (
 from support.retime import retimed
 
 from plans.checker.check import violations
-from plans.schema import Buffer, Op, Plan
+from plans.schema import Buffer, Op, Plan, Program
 from profiles.codec import ALIGNMENT
 
 # Rules of the format whose breach need not change any number: a copy on a compute stream, a batch
@@ -60,38 +60,38 @@ def kind(op: Op) -> str:
 # --- order ----------------------------------------------------------------------------------
 
 
-def drop_edge(plan: Plan) -> Sites:
+def _ops(plan: Plan) -> Iterator[tuple[Program, Op, Callable[[Op], Callable[[], Plan]]]]:
+    """Every op with its program, and how the plan is made that has another op in its place."""
     for program, phase, index, op in all_ops(plan):
+        yield program, op, partial(partial, with_op, plan, program, phase, index)
+
+
+def drop_edge(plan: Plan) -> Sites:
+    for _, op, made in _ops(plan):
         for edge in op.after:
-            less = replace(op, after=tuple(a for a in op.after if a != edge))
-            yield (f"{edge} before {op.id}", partial(with_op, plan, program, phase, index, less))
+            less = tuple(a for a in op.after if a != edge)
+            yield f"{edge} before {op.id}", made(replace(op, after=less))
 
 
 def shift_edge(plan: Plan) -> Sites:
     """`x@-1` becomes `x` and `x` becomes `x@-1`."""
-    for program, phase, index, op in all_ops(plan):
+    for _, op, made in _ops(plan):
         for edge in op.after:
             new = edge[:-3] if edge.endswith("@-1") else f"{edge}@-1"
-            other = replace(op, after=tuple(new if a == edge else a for a in op.after))
-            yield (f"{op.id} waits for {new}", partial(with_op, plan, program, phase, index, other))
+            other = tuple(new if a == edge else a for a in op.after)
+            yield f"{op.id} waits for {new}", made(replace(op, after=other))
 
 
 def swap_ops(plan: Plan) -> Sites:
     """Two neighbours of one stream change places."""
-    for program in plan.programs:
-        for phase in PHASES:
+    last: dict[tuple[str, str, str], int] = {}
+    for program, phase, j, op in all_ops(plan):
+        i = last.get((program.name, phase, op.stream))
+        last[program.name, phase, op.stream] = j
+        if i is not None:
             ops = list(getattr(program, phase))
-            last: dict[str, int] = {}
-            for j, op in enumerate(ops):
-                i = last.get(op.stream)
-                last[op.stream] = j
-                if i is not None:
-                    swapped = list(ops)
-                    swapped[i], swapped[j] = ops[j], ops[i]
-                    yield (
-                        f"{ops[i].id} and {op.id}",
-                        partial(with_phase, plan, program, phase, swapped),
-                    )
+            ops[i], ops[j] = ops[j], ops[i]
+            yield f"{ops[j].id} and {op.id}", partial(with_phase, plan, program, phase, ops)
 
 
 # --- ops ------------------------------------------------------------------------------------
@@ -115,71 +115,56 @@ def duplicate_op(plan: Plan) -> Sites:
             yield twin.id, partial(with_phase, plan, program, phase, ops)
 
 
-def other_buffer(plan: Plan) -> Sites:
-    """A role is played by another buffer of the same space: the wrong slot, the wrong gradient."""
-    for program, phase, index, op in all_ops(plan):
-        buffers = {b.name: b for b in (*plan.host.buffers, *program.buffers)}
-        for field in ("reads", "writes"):
-            roles = getattr(op, field)
-            for role, name in roles.items():
-                for other in _rivals(buffers, name):
-                    new = replace(op, **{field: {**roles, role: other}})
-                    yield (
-                        f"{op.id} {field} {role} of {other}",
-                        partial(with_op, plan, program, phase, index, new),
-                    )
-
-
-def _rivals(buffers: dict[str, Buffer], name: str) -> list[str]:
+def _rivals(plan: Plan, program: Program, name: str) -> list[str]:
     """A few other buffers of the same space, those that follow it."""
+    buffers = {b.name: b for b in (*plan.host.buffers, *program.buffers)}
     if name not in buffers:
         return []
     names = [b.name for b in buffers.values() if b.space == buffers[name].space]
-    at = names.index(name)
-    return [n for n in (names[at + 1 :] + names[:at])[:3] if n != name]
+    place = names.index(name)
+    return [n for n in (names[place + 1 :] + names[:place])[:3] if n != name]
+
+
+def other_buffer(plan: Plan) -> Sites:
+    """A role is played by another buffer of the same space: the wrong slot, the wrong gradient."""
+    for program, op, made in _ops(plan):
+        for field in ("reads", "writes"):
+            for role, name in getattr(op, field).items():
+                for other in _rivals(plan, program, name):
+                    new = put(op, (field, role), other)
+                    yield f"{op.id} {field} {role} of {other}", made(new)
 
 
 def other_buffer_in_place(plan: Plan) -> Sites:
     """A role that is changed in place is moved to another buffer, for reading and writing."""
-    for program, phase, index, op in all_ops(plan):
-        buffers = {b.name: b for b in (*plan.host.buffers, *program.buffers)}
+    for program, op, made in _ops(plan):
         for role in set(op.reads) & set(op.writes):
-            for other in _rivals(buffers, op.reads[role]):
-                new = replace(
-                    op, reads={**op.reads, role: other}, writes={**op.writes, role: other}
-                )
-                yield (
-                    f"{op.id} changes {role} in {other}",
-                    partial(with_op, plan, program, phase, index, new),
-                )
+            for other in _rivals(plan, program, op.reads[role]):
+                new = put(put(op, ("reads", role), other), ("writes", role), other)
+                yield f"{op.id} changes {role} in {other}", made(new)
 
 
 def drop_role(plan: Plan) -> Sites:
     """A role is forgotten: without `grad`, a backward overwrites instead of adding."""
-    for program, phase, index, op in all_ops(plan):
+    for _, op, made in _ops(plan):
         for field in ("reads", "writes"):
             for role in getattr(op, field):
                 less = {r: b for r, b in getattr(op, field).items() if r != role}
-                new = replace(op, **{field: less})
-                yield (
-                    f"{role} of {op.id} {field}",
-                    partial(with_op, plan, program, phase, index, new),
-                )
+                yield f"{role} of {op.id} {field}", made(replace(op, **{field: less}))
 
 
 def other_stream(plan: Plan) -> Sites:
-    for program, phase, index, op in all_ops(plan):
+    for _, op, made in _ops(plan):
         for stream in ("0.compute", "1.compute", "0.d2h", "host.0"):
             if stream != op.stream:
-                new = replace(op, stream=stream)
-                yield (f"{op.id} on {stream}", partial(with_op, plan, program, phase, index, new))
+                yield f"{op.id} on {stream}", made(replace(op, stream=stream))
 
 
 def more_transient(plan: Plan) -> Sites:
-    for program, phase, index, op in all_ops(plan):
+    for _, op, made in _ops(plan):
         if kind(op) in "FBIW":
-            new = replace(op, transient_bytes=op.transient_bytes + plan.devices[0].budget_bytes)
-            yield op.id, partial(with_op, plan, program, phase, index, new)
+            more = op.transient_bytes + plan.devices[0].budget_bytes
+            yield op.id, made(replace(op, transient_bytes=more))
 
 
 # --- memory ---------------------------------------------------------------------------------
@@ -187,20 +172,15 @@ def more_transient(plan: Plan) -> Sites:
 
 def _changed_buffers(plan: Plan, change: Callable[[Buffer, Buffer], Buffer | None]) -> Sites:
     """Each buffer changed, given the one after it in its space."""
-    for program in (None, *plan.programs):
-        buffers = program.buffers if program else plan.host.buffers
+    paths: list[Path] = [("host", "buffers")]
+    paths += [("programs", number, "buffers") for number in range(len(plan.programs))]
+    for path in paths:
+        buffers = at(plan, path)
         for index, buffer in enumerate(buffers):
             rest = [b for b in (*buffers[index + 1 :], *buffers[:index]) if b.space == buffer.space]
             new = change(buffer, rest[0] if rest else buffer)
-            if new is None or new == buffer:
-                continue
-            changed = (*buffers[:index], new, *buffers[index + 1 :])
-            if program:
-                made = replace(program, buffers=changed)
-                yield buffer.name, partial(with_program, plan, made)
-            else:
-                host = replace(plan.host, buffers=changed)
-                yield buffer.name, partial(replace, plan, host=host)
+            if new is not None and new != buffer:
+                yield buffer.name, partial(put, plan, (*path, index), new)
 
 
 def shrink_buffer(plan: Plan) -> Sites:

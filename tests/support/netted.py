@@ -19,6 +19,5 @@ def on_nodes(plan: Plan, nodes: Sequence[int]) -> Plan:
 def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan:
     """The plan with these segments instead: a program, its devices, rounds."""
     made = laid_out(Run(plan.program(name), devices, rounds) for name, devices, rounds in runs)
-    said = {"lower_bound_us": 1, "lower_bound_name": "compute", "bounds": (Bound("compute", 1),)}
-    prediction = replace(plan.prediction, configuration_us=0, **said)
+    prediction = replace(plan.prediction, configuration_us=0, bounds=(Bound("compute", 1),))
     return foretold(replace(plan, segments=tuple(made), prediction=prediction))

@@ -152,16 +152,16 @@ def assemble(
     body = Plan(
         inputs={"profile": "b" * 64},
         devices=(device,) * count,
-        host=Host(1 << 30, 1 << 20, ()),
+        host=Host(1 << 30, ()),
         tasks=tasks,
         programs=programs,
         segments=segments,
-        prediction=Prediction(0, 0, "link", ()),
+        prediction=Prediction(0, ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
     makespan = max(segment.end_us for segment in segments)
     bounds = Bound("compute", makespan // 2), Bound("link", makespan * 9 // 10)
-    prediction = Prediction(makespan, bounds[-1].us, "link", bounds)
+    prediction = Prediction(makespan, bounds)
     return replace(body, prediction=prediction)
 
 

@@ -197,7 +197,7 @@ def test_a_bad_profile(case: str) -> None:
 
 
 PLANS: dict[str, tuple[Broken, str]] = {
-    "negative bytes": (at("host", "bytes", value=-1), "$.host.bytes"),
+    "negative bytes": (at("host", "budget_bytes", value=-1), "$.host.budget_bytes"),
     "a role": (at(*ROUND, "reads", value={"who": "a"}), "'who'"),
     "an op name": (at(*ROUND, "id", value="a"), "programs[0].round[0].id"),
     "digits": (at(*ROUND, "id", value=f"a.s{'9' * 5000}.F0"), "length <= 512 - at `$.programs[0]"),

@@ -17,10 +17,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from plans.order import judge, task_runs
-from plans.samples import open_order, open_table, table_path, table_sha256
+from plans.samples import open_order, open_table, table_path
 from plans.schema import Plan, Task
 from plans.timing import kinds_of
-from profiles.codec import sha256
+from profiles.codec import file_sha256, sha256
 from profiles.findings import MOST
 from profiles.lengths import held_out, of_step
 
@@ -83,7 +83,7 @@ def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Itera
     assert task.lengths
     ordered = task.lengths.samples if task.lengths.reordered else 0
     entries, order = open_table(path, task.batch, ordered), open_order(path, ordered)
-    if (found := table_sha256(path)) != task.lengths.table:
+    if (found := file_sha256(path)) != task.lengths.table:
         yield (
             f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"

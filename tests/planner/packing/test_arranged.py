@@ -10,7 +10,8 @@ from planner.dispatch import Curve, PipelineType, Pool
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.packing import How
 from planner.packing.samples import Samples
-from plans.samples import open_table, table_sha256
+from plans.samples import open_table
+from profiles.codec import file_sha256
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
 LONG = PipelineType(Curve(0.001, 0.5, 80.0), depth=2, longest=4096, count=2)
@@ -31,7 +32,7 @@ def test_every_microbatch_of_the_table_is_what_its_kind_says(how: How, tmp_path:
     """Added up sample by sample: at most as many tokens as the kind has, and its means."""
     samples, path = _samples(), tmp_path / "x.samples"
     found = arranged(samples, range(5, 65), POOL, how)
-    assert write_table(path, [found]) == table_sha256(path)
+    assert write_table(path, [found]) == file_sha256(path)
     rows, kinds = open_table(path, 70), _kind_of(found)
     assert len(rows) == len(kinds) == 60
     width = sum(map(len, found.kinds[0].most))

@@ -72,7 +72,7 @@ def made(parts: Sequence[Part], runs: Sequence[tuple[str, tuple[int, ...], int]]
     programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
     plan = handmade.assemble(parts, programs, runs)
     buffers = pack(((b.name, b.bytes) for b in plan.host.buffers), "host")
-    return structs.replace(plan, host=Host(extent(buffers), extent(buffers), buffers))
+    return structs.replace(plan, host=Host(extent(buffers), buffers))
 
 
 def squeezed(plan: Plan, share: float, rate: int = MB, *, gather: bool = False) -> Plan:

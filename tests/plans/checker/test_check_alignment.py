@@ -2,7 +2,6 @@
 
 import pytest
 from msgspec.structs import replace
-from support.edits import offset, with_buffer
 from support.handmade import PLANS
 from support.retime import retimed
 
@@ -29,7 +28,6 @@ def moved(plan: Plan, slab: int, host: int) -> Plan:
     store = replace(
         plan.host,
         buffers=shifted(plan.host.buffers, host),
-        bytes=plan.host.bytes + host,
         budget_bytes=plan.host.budget_bytes + host,
     )
     return retimed(replace(plan, programs=programs, devices=devices, host=store))
@@ -48,11 +46,3 @@ def test_a_shift_by_less_than_the_alignment_is_refused(name: str) -> None:
 def test_a_shift_by_the_alignment_is_none() -> None:
     """The same plan further up in all memories is sound."""
     assert violations(moved(PLANS["fleet"](), ALIGNMENT, 3 * ALIGNMENT)) == []
-
-
-def test_a_buffer_between_two_places_is_named() -> None:
-    """With where it begins, and its space."""
-    plan = PLANS["resident"]()
-    at = offset(plan, "a.batch") + 4
-    found = violations(with_buffer(plan, "a.batch", offset=at, bytes=4))
-    assert f"a.batch: begins at byte {at} of space 0, expected a multiple of 256" in found

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from support.disk_oracle import disk_harm
 from support.disked import DISKED, MOVE_US, disked, swapping, timed, together
+from support.edits import put, with_segment
 from support.mutations import Mutants, bites, sampled
 
 import plans
@@ -52,9 +53,8 @@ def move_a_buffer(plan: Plan) -> Mutants:
             made = replace(buffer, offset=target.offset)
             fits = made.offset + made.bytes <= plan.host.bytes
             if fits and not any(_clash(made, own) for own in buffers if own is not buffer):
-                moved = (*buffers[:index], made, *buffers[index + 1 :])
-                host = replace(plan.host, buffers=moved)
-                yield f"{buffer.name} to {made.offset}", timed(replace(plan, host=host))
+                moved = put(plan, ("host", "buffers", index), made)
+                yield f"{buffer.name} to {made.offset}", timed(moved)
 
 
 def _clash(one: Buffer, other: Buffer) -> bool:
@@ -124,9 +124,7 @@ def test_what_makes_no_sense_is_named(reads: list[int], writes: list[int], said:
 def test_a_segment_lasts_as_long_as_it_reads_and_writes(field: str) -> None:
     """Beside its rounds."""
     plan = disked("in-turn")
-    segments = list(plan.segments)
-    segments[4] = replace(segments[4], **{field: MOVE_US + 1})
-    found = violations(replace(plan, segments=tuple(segments)))
+    found = violations(with_segment(plan, 4, **{field: MOVE_US + 1}))
     assert found[0].startswith("segment 4: ends at ")
 
 
@@ -136,8 +134,8 @@ def test_segments_that_share_bytes_wait_for_each_other() -> None:
     _, b, c, _ = plan.segments
     assert b.end_us <= c.start_us
     us = c.end_us - c.start_us
-    early = replace(c, start_us=b.end_us - 1, end_us=b.end_us - 1 + us)
-    found = violations(replace(plan, segments=(*plan.segments[:2], early, plan.segments[3])))
+    early = with_segment(plan, 2, start_us=b.end_us - 1, end_us=b.end_us - 1 + us)
+    found = violations(early)
     assert found[0] == (
         f"segment 2: starts at {b.end_us - 1} µs but segment 1 uses the host bytes that 'b' and "
         f"'c' share until {b.end_us} µs"

@@ -1,13 +1,14 @@
 """The checker on nonsense: whatever the schema admits, it answers in lines and never crashes."""
 
 import random
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.edits import numbers
 from support.handmade import PLANS
 from support.mutations import MUTATORS
 
@@ -132,27 +133,15 @@ def test_random_programs_never_crash(
 def test_random_numbers_never_crash(data: st.DataObject) -> None:
     """A number anywhere in a plan replaced by another one gets an answer, or no plan at all."""
     tree = msgspec.to_builtins(PLANS[data.draw(st.sampled_from(sorted(PLANS)))]())
-    numbers = _numbers(tree)
+    places = [(holder, key) for holder, key, _ in numbers(tree)]
     for _ in range(data.draw(st.integers(1, 3))):
-        holder, key = data.draw(st.sampled_from(numbers))
+        holder, key = data.draw(st.sampled_from(places))
         holder[key] = data.draw(st.sampled_from([-1, 0, 1, 2, 7, 1000, BIG, 1 << 70]))
     try:
         plan = msgspec.convert(tree, Plan)
     except msgspec.ValidationError:
         return
     answers(plan)
-
-
-def _numbers(tree: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in `tree` that holds an integer."""
-    found: list[tuple[Any, Any]] = []
-    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in pairs:
-        if isinstance(value, int):
-            found.append((tree, key))
-        elif isinstance(value, dict | list):
-            found += _numbers(value)
-    return found
 
 
 @pytest.mark.parametrize("phase", ["enter", "leave"])

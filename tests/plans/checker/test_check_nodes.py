@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import handmade
-from support.edits import change
+from support.edits import change, put
 from support.mutations import Mutants, bites, mutants, sampled
 from support.net_oracle import net_harm
 from support.noded import NODED, on_nodes, taken, tight
@@ -43,11 +43,8 @@ def other_device(plan: Plan) -> Mutants:
     for index, segment in enumerate(plan.segments):
         for place in range(len(segment.devices)):
             for number in {*range(len(plan.devices))} - {*segment.devices}:
-                devices = (*segment.devices[:place], number, *segment.devices[place + 1 :])
-                segments = list(plan.segments)
-                segments[index] = replace(segment, devices=devices)
-                what = f"segment {index} on {devices}"
-                yield what, retimed(replace(plan, segments=tuple(segments)))
+                path = "segments", index, "devices", place
+                yield f"segment {index} on {number}", retimed(put(plan, path, number))
 
 
 def less_memory(plan: Plan) -> Mutants:

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.disked import disked
+from support.edits import numbers
 from support.handmade import PLANS
 from support.noded import NODED
 
@@ -55,16 +55,6 @@ def made(name: str) -> Plan:
     if name == "nodes":
         return NODED["across"]()
     return disked("beside") if name == "disk" else PLANS[name]()
-
-
-def numbers(tree: Any, path: str = "") -> Iterator[tuple[Any, Any, str]]:
-    """Every (container, key) that holds an integer, with the names of the fields on the way."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-        here = f"{path}.{key}" if isinstance(tree, dict) else path
-        if isinstance(value, dict | list):
-            yield from numbers(value, here)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield tree, key, here[1:]
 
 
 @pytest.mark.parametrize("name", ["resident", "saved", "fleet", "disk", "nodes", "sample"])

@@ -1,7 +1,7 @@
 """Unions of intervals, and copies that no compute covers."""
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,22 @@ def test_union_covers_the_same_points_disjointly(spans: Spans) -> None:
     merged = timing.union(spans)
     assert _points(merged) == _points(spans)
     assert all(a[1] < b[0] for a, b in pairwise(merged))
+
+
+@given(SPANS)
+def test_overlaps_are_pairs_with_points_in_common(spans: Spans) -> None:
+    """Each pair of spans once, the one that begins later second."""
+    found = [
+        (one[2], other[2]) for one, other in timing.overlaps((*s, n) for n, s in enumerate(spans))
+    ]
+    common = {
+        frozenset(pair)
+        for pair in combinations(range(len(spans)), 2)
+        if _points([spans[pair[0]]]) & _points([spans[pair[1]]])
+    }
+    assert {*map(frozenset, found)} >= common
+    assert all(spans[one] <= spans[other] for one, other in found)
+    assert len(found) == len({*map(frozenset, found)})
 
 
 @given(SPANS, SPANS)
