@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from planner.dispatch import Curve
 from planner.mixes import Interval, Offer, divided
+from tests.benchmarks.published import Judged, compared
 from tests.support.mix_bound import mix_bound_us
-from tests.support.published import Judged, compared
 
 SECONDS = 10.0
 _DRAWN = re.compile(
