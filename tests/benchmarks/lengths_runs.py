@@ -38,7 +38,6 @@ from torch.optim import AdamW
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.drawn_lengths import DRAWN, drawn
 from support.true_steps import Truth
 
 import plans
@@ -52,6 +51,7 @@ from plans.timing import kinds_of, runs
 from profiles import console, lengths
 from profiles.codec import pretty
 from profiles.units import show_bytes, show_us
+from tests.benchmarks.drawn_lengths import DRAWN, drawn
 
 DEVICES, OFF, LONGER = 4, 0.05, 0.01
 WARM = 2  # steps of a run that do not count

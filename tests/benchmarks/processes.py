@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import handmade
 from support.chains import tasks_for
-from support.fit import fit, lasting, widened
+from support.fit import RESERVE, fit, lasting, sized
 from support.parts import copy, op
 from support.together import Asked
 
@@ -46,7 +46,7 @@ from executor.replay import ops
 from executor.replay.ops import Work
 from executor.replay.task_state import TaskState
 from plans import runlog
-from plans.schema import Op, Plan
+from plans.schema import Op, Plan, Task
 from profiles import console
 from profiles.units import show_bytes
 
@@ -133,6 +133,16 @@ def overhead(name: str, rounds: int) -> Iterator[Row]:
     if found[0] and found[1]:
         alone, together = (1e6 * one[0] / count for one in found if one)
         yield Row(name, together, alone)
+
+
+def widened(plan: Plan, in_bytes: int) -> Plan:
+    """A fitted plan whose boundaries have so many bytes."""
+
+    def wide(task: Task) -> Task:
+        first, *others = task.shards
+        return replace(task, shards=(first, *(replace(s, in_bytes=in_bytes) for s in others)))
+
+    return sized(replace(plan, tasks=tuple(map(wide, plan.tasks))), RESERVE, None)
 
 
 def one_way(size: int) -> Plan:

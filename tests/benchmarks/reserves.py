@@ -21,11 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.quick import quickly
-from support.reserved import Case, Outcome, cases, outcome
 from tqdm import tqdm
 
 from plans import InvalidPlan
 from profiles import console
+from tests.benchmarks.reserved import Case, Outcome, cases, outcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

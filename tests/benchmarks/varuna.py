@@ -38,7 +38,7 @@ from typing import Any, Literal
 
 from planner.orders import NAMED, Cost, Pipeline
 from planner.rounds.timeline import once
-from tests.support.published import Judged, compared
+from tests.benchmarks.published import Judged, compared
 
 TOLERANCE = 0.05
 ORDERS = ("1f1b", "gpipe")

@@ -384,78 +384,25 @@ _PLAIN: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, T
 
 NAMES = (*_HUGGING_FACE, "lora", *_PLAIN)
 
-_SMALL = SIZES | {"num_hidden_layers": 4, "intermediate_size": 4 * WIDTH}
-_MORE: dict[str, Hugging] = {
-    "bloom": ("BloomForCausalLM", NARROW | ENDS | {"hidden_size": WIDTH, "n_layer": 4}, tokens),
-    "gpt-neox": ("GPTNeoXForCausalLM", _SMALL | ENDS, tokens),
-    "phi": ("PhiForCausalLM", _SMALL | ENDS, tokens),
-    "mistral": ("MistralForCausalLM", DECODER, tokens),
-    "roberta": ("RobertaForMaskedLM", _SMALL | {"pad_token_id": 0}, masked_tokens),
-    "electra": (
-        "ElectraForMaskedLM",
-        _SMALL | {"embedding_size": WIDTH, "pad_token_id": 0},
-        masked_tokens,
-    ),
-}
-
-
-class _Doubled(torch.autograd.Function):
-    """Somebody's own function, which might do anything with the gradients that it is given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return 2 * grads[0]
-
-
-class OneOdd(nn.Module):
-    """Blocks of two kinds, of which one has a function of its own or a hook of torch's old kind."""
-
-    def __init__(self, odd: str) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-            for _ in range(6)
-        )
-        self.odd, self.head = odd, nn.Linear(WIDTH, CLASSES)
-        if odd == "hook":
-            self.blocks[4].register_backward_hook(lambda module, given, gives: None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for n, block in enumerate(self.blocks):
-            x = x + block(_Doubled.apply(x) if self.odd == "function" and n == 4 else x)
-        y: Tensor = self.head(x.mean(1))
-        return y
-
-
-_ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[Tensor, Tensor]]]] = {
-    "one-function": (partial(OneOdd, "function"), series),
-    "one-hook": (partial(OneOdd, "hook"), series),
-}
-
-EVERY = (*NAMES, *_MORE, *_ODD)
-
 
 def architecture(name: str, steps: int = 3) -> Task:
-    """The task of that name: one of `NAMES`, or more of `EVERY`."""
-    make: Callable[[], nn.Module]
-    data: Callable[[int], Any]
+    """The task of that name: one of `NAMES`."""
     if name == "lora":
-        make, data, loss = _adapted, tokens, None
-    elif name in (known := _HUGGING_FACE | _MORE):
-        kind, settings, data = known[name]
-        make, loss = partial(hugging, kind, **settings), None
-    else:
-        make, data = (_PLAIN | _ODD)[name]
-        loss = F.cross_entropy
+        return task_of(name, _adapted, tokens, None, steps)
+    if name in _PLAIN:
+        return task_of(name, *_PLAIN[name], F.cross_entropy, steps)
+    kind, settings, data = _HUGGING_FACE[name]
+    return task_of(name, partial(hugging, kind, **settings), data, None, steps)
+
+
+def task_of(
+    name: str, make: Callable[[], nn.Module], data: Callable[[int], Any], loss: Any, steps: int
+) -> Task:
     return Task(
         name=name,
         model=make,
         data=data,
-        loss=loss,  # type: ignore[arg-type]
+        loss=loss,
         optimizer=partial(AdamW, lr=1e-3, fused=True),
         steps=steps,
         seed=11,

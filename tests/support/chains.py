@@ -46,11 +46,11 @@ def _model(make: Callable[[], nn.Module], layers: int) -> nn.Sequential:
     return nn.Sequential(*(make() for _ in range(layers)))
 
 
-def rows(batch: int, step: int, width: int = WIDTH) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the same shape, a function of the step alone."""
+def rows(batch: int, step: int, width: int = WIDTH, out: int = 0) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, a function of the step alone. out: the width of targets, if another."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(batch, width, generator=generator)
-    return inputs, torch.randn(batch, width, generator=generator)
+    return inputs, torch.randn(batch, out or width, generator=generator)
 
 
 def chain(

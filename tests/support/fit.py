@@ -44,20 +44,10 @@ def fit(
     """`plan` with the shards, sizes and draws of `tasks`, and buffers laid out anew."""
     by_name = {task.name: task for task in tasks}
     fitted = tuple(_task(old, by_name[old.name]) for old in plan.tasks)
-    return _sized(_less(replace(plan, tasks=fitted)), reserve, emulation)
+    return sized(_less(replace(plan, tasks=fitted)), reserve, emulation)
 
 
-def widened(plan: Plan, in_bytes: int) -> Plan:
-    """A fitted plan whose boundaries have so many bytes."""
-
-    def wide(task: PlanTask) -> PlanTask:
-        first, *others = task.shards
-        return replace(task, shards=(first, *(replace(s, in_bytes=in_bytes) for s in others)))
-
-    return _sized(replace(plan, tasks=tuple(map(wide, plan.tasks))), RESERVE, None)
-
-
-def _sized(plan: Plan, reserve: int, emulation: Emulation | None) -> Plan:
+def sized(plan: Plan, reserve: int, emulation: Emulation | None) -> Plan:
     """The plan with buffers of the bytes that its tasks need, laid out anew."""
     needed = _needed(plan)
     kept, spaces = _laid_out(plan.host.buffers, needed)

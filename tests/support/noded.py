@@ -6,17 +6,12 @@ from msgspec.structs import replace
 from support import handmade
 from support.disked import solos
 from support.keeping import packed_part
+from support.netted import on_nodes
 from support.parts import pipeline_part, resident_part
 from support.streaming import streamed_part
 
 from plans.schema import Op, Plan, Program
 from profiles.codec import ALIGNMENT, align
-
-
-def on_nodes(plan: Plan, nodes: Sequence[int]) -> Plan:
-    """The plan with its devices on these nodes."""
-    pairs = zip(plan.devices, nodes, strict=True)
-    return replace(plan, devices=tuple(replace(device, node=node) for device, node in pairs))
 
 
 def node_of(op: Op, devices: Sequence[int], nodes: Sequence[int]) -> int:

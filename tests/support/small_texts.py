@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW
 
 import profiles
@@ -63,11 +63,19 @@ def profiled(folder: Path) -> Path:
     return path
 
 
+def model() -> documents.Model:
+    """With dropout in its blocks."""
+    made = documents.Model(width=16, blocks=2, heads=2, longest=LONGEST)
+    for block in made.blocks:
+        block.mlp.append(nn.Dropout(0.1))  # type: ignore[union-attr,operator]
+    return made
+
+
 def tasks() -> list[Task]:
     return [
         Task(
             name="t",
-            model=partial(documents.Model, width=16, blocks=2, heads=2, longest=LONGEST),
+            model=model,
             data=data,
             loss=documents.next_byte_loss,
             optimizer=partial(AdamW, lr=1e-2),

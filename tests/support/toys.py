@@ -7,34 +7,20 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
+from support.chains import WIDTH, chain, rows
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from executor.workload.task import Task
 
 BATCH = 8
-WIDTH = 16
-
-
-def batches(step: int, *, batch: int = BATCH, width: int = WIDTH) -> tuple[Tensor, Tensor]:
-    """Float inputs (batch, width) and targets (batch, 4), a function of the step alone."""
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(batch, width, generator=generator)
-    return inputs, torch.randn(batch, 4, generator=generator)
+batches = partial(rows, BATCH, out=4)
 
 
 def toy(name: str, *layers: nn.Module, steps: int = 3) -> Task:
     """A task over a ready-made module: mean squared error, fused AdamW."""
-    return Task(
-        name=name,
-        model=nn.Sequential(*layers),
-        data=batches,
-        loss=F.mse_loss,
-        optimizer=partial(AdamW, lr=1e-2, fused=True),
-        steps=steps,
-        seed=1,
-    )
+    fused, model = partial(AdamW, lr=1e-2, fused=True), nn.Sequential(*layers)
+    return chain(name, 0, BATCH, steps, model=model, data=batches, optimizer=fused, seed=1)
 
 
 def _mlp(dropout: float) -> nn.Sequential:

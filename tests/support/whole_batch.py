@@ -1,6 +1,6 @@
 """Plans in some microbatches and layouts, and a plain loop of whole batches: what a user means."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,15 +18,13 @@ from torch.utils._pytree import tree_map
 from executor.driver import Result
 from executor.profiling import task as task_profiler
 from executor.workload.task import Task
-from planner import Infeasible, Problem, build
+from planner import Problem, build
 from planner.inputs import only_microbatch, parse_layout
 from plans.schema import Plan
-from profiles.errors import FormatError
 from profiles.schema import Profile
 
 BATCH = 8
 SIZES = (1, 2, 4, 8)  # microbatches
-LAYOUTS = ("1", "2x1", "1x2")
 CLOSE = 1e-5
 
 
@@ -133,26 +131,6 @@ def off(result: Result, plain: Plain, name: str) -> float:
     """The largest difference of losses, relative."""
     pairs = zip(result.losses[name], plain.losses, strict=True)
     return max(abs(mine - other) / abs(other) for mine, other in pairs)
-
-
-class Row(NamedTuple):
-    """A plan that was asked for, and what came of it."""
-
-    model: str
-    layout: str
-    microbatches: int | None
-    plan: Plan | None
-    why_not: str = ""
-
-
-def rows(name: str, made: Profile) -> Iterator[Row]:
-    """All layouts and microbatches of a task."""
-    for layout in LAYOUTS:
-        for microbatches in (None, *SIZES):
-            try:
-                yield Row(name, layout, microbatches, planned(made, layout, microbatches))
-            except (Infeasible, FormatError) as error:
-                yield Row(name, layout, microbatches, None, str(error))
 
 
 def profiled(kind: Kind, sizes: Sequence[int] = SIZES) -> Profile:

@@ -8,10 +8,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,6 @@ from support.cli import (
     smallest_budget,
     succeeded,
 )
-from support.forked import ended, started
-
-import plans
-from plans import runlog
 
 pytestmark = [pytest.mark.usefixtures("alone", "untimed"), pytest.mark.timeout(60)]
 
@@ -64,7 +58,6 @@ def none(): return None
 def fewer_steps(): return task(steps=-3)
 def half_steps(): return task(steps=1.5)
 def endless(): return task(steps=10**30)
-def long(): return task(steps=200_000)
 def seedless(): return task(seed="x")
 def far_seed(): return task(seed=10**30)
 def negative_batch(): return task(data=lambda step: torch.zeros(2, -4, 32).unbind())
@@ -553,28 +546,3 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
         done = shell(f"${' '.join(arguments)}")
         answer = Answer(done.returncode, done.stdout, done.stderr)
     refused(answer, 2, text)
-
-
-def test_a_killed_run() -> None:
-    """A killed run leaves a part of a log that can be read, no log, and nothing in the way."""
-    profile("work.py:long", "long.json")
-    succeeded(planner_cli("build", "long.json", "-o", "plan.json", *LITTLE))
-    part = Path("new.jsonl.part")
-    said = Path("said")
-    process = started(["-m", "executor", "run", "plan.json", "-o", "new.jsonl"], said)
-    while process.is_alive() and (not part.exists() or part.stat().st_size < 50_000):
-        time.sleep(0.01)
-    process.kill()
-    assert (ended(process), said.read_text()) == (-signal.SIGKILL, "")
-    assert not Path("new.jsonl").exists()
-    whole, _, _ = part.read_bytes().rpartition(b"\n")  # the last line may be cut
-    Path("killed.jsonl").write_bytes(whole)
-    log = runlog.load("killed.jsonl")
-    assert log.header.plan_sha256 == plans.sha256(Path("plan.json").read_bytes())
-    assert log.ops
-    assert log.end is None
-    assert "run killed" in succeeded(planner_cli("compare", "plan.json", "killed.jsonl")).out
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
-    succeeded(executor_cli("run", "plan.json", "-o", "new.jsonl"))
-    assert runlog.load("new.jsonl").end is not None
-    assert not part.exists()

@@ -1,7 +1,4 @@
-"""A task on several devices at once beside others on one each, from their profile to their bits.
-
-Programs on several devices are stand-ins: one of the devices does all of the work.
-"""
+"""A task on several devices at once beside others on one each, from their profile to their bits."""
 
 from dataclasses import replace
 
@@ -9,18 +6,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support import gangs
 from support.chains import chain, rows
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
-from support.same import assert_saved
+from support.same import assert_saved, shares_of
 
 import plans
 from executor.workload.task import Evaluation, Task
-from planner import Problem
-from planner.inputs.problem import Effort
-from planner.search.searches import Searches, Ways
-from planner.search.task import Candidate, Wide
 from plans import runlog
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
@@ -39,32 +31,15 @@ def first() -> list[Task]:
     return tasks(12)
 
 
-@pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first task is trained on two devices, whether that is quicker or not."""
-
-    def explore(problem: Problem, searches: Searches, _: object, effort: Effort) -> None:
-        names = [task.name for task in problem.tasks]
-        searches.run(names, [Wide(names[0], 0, 2)], effort)
-
-    def settled(problem: Problem, ways: Ways, effort: Effort) -> list[Candidate]:
-        return [own[-1] for own in ways]
-
-    monkeypatch.setattr("planner.builder.best", gangs.pipelines)
-    monkeypatch.setattr("planner.builder.explore", explore)
-    monkeypatch.setattr("planner.builder.settled", settled)
-
-
-@pytest.mark.usefixtures("wide")
-def test_a_task_on_several_devices_trains_the_bits_of_one() -> None:
-    """Evaluated in between on one device, and gone on from in a plan of the rest."""
-    options = ("--devices", 3)
-    sizes = ("--microbatch", 2)  # so that there are some for each device
+def test_a_task_on_several_devices_trains_the_bits_of_a_loop() -> None:
+    """Evaluated in between on one device, and gone on from in a plan of the rest, which adds
+    gradients alike."""
+    options = ("--devices", 3, "--microbatch", 2)  # so that there are some for each device
     profile(f"{__file__}:first", "first-p.json")
     profile(f"{__file__}:tasks", "p.json")
-    succeeded(planner_cli("build", "first-p.json", "-o", "first.json", *options, *sizes))
+    succeeded(planner_cli("build", "first-p.json", "-o", "first.json", *options))
     succeeded(executor_cli("run", "first.json", "-o", "1.jsonl", "--checkpoints", "kept"))
-    rest = ("build", "p.json", "--from", "1.jsonl", "-o", "rest.json", *options)
+    rest = ("build", "p.json", "--from", "1.jsonl", "-o", "rest.json", *options[:2])
     succeeded(planner_cli(*rest))
     succeeded(executor_cli("run", "rest.json", "-o", "2.jsonl", "--resume", "kept", "--save", "."))
     for file in ("first.json", "rest.json"):
@@ -73,8 +48,8 @@ def test_a_task_on_several_devices_trains_the_bits_of_one() -> None:
         assert (widths["long"], widths["long.eval"]) == (2, 1)
     logs = [runlog.load(f"{n}.jsonl") for n in (1, 2)]
     assert [line.step for log in logs for line in log.evaluations] == [10, 20]
-    (task,) = (one for one in made.tasks if one.name == "long")
-    plain = train(replace(tasks()[0], evaluate=None), task.microbatches)
+    (planned,), task = made.tasks, replace(tasks()[0], evaluate=None)
+    plain = train(task, planned.microbatches, shares=shares_of(made, task))
     losses = [line.loss for log in logs for line in log.steps if line.task == "long"]
     assert losses == plain.losses
     assert_saved("long.pt", plain)

@@ -134,7 +134,8 @@ def slow() -> list[Task]:
 
 
 def test_a_killed_run_goes_on() -> None:
-    """Killed at any moment, planned again from what its log has, resumed: the plain loop's bits."""
+    """Killed at any moment, it leaves a part of a log that says so; planned again from what that
+    has, and resumed, it has the plain loop's bits, and nothing is in the way of its log."""
     profile(f"{__file__}:slow", "slow.json")
     whole = ("build", "slow.json", "--segment-steps", 5)
     succeeded(planner_cli(*whole, "-o", "first.json"))
@@ -143,12 +144,23 @@ def test_a_killed_run_goes_on() -> None:
     while process.is_alive() and not list(Path("kept").glob("*-15.pt")):
         time.sleep(0.01)
     process.kill()
-    assert ended(process) == -signal.SIGKILL
+    assert (ended(process), Path("said").read_text()) == (-signal.SIGKILL, "")
+    assert not Path("first.jsonl").exists()
+    whole_lines, _, _ = Path("first.jsonl.part").read_bytes().rpartition(b"\n")
+    Path("killed.jsonl").write_bytes(whole_lines)
+    log = runlog.load("killed.jsonl")
+    assert log.header.plan_sha256 == plans.sha256(Path("first.json").read_bytes())
+    assert log.ops
+    assert log.end is None
+    assert "run killed" in succeeded(planner_cli("compare", "first.json", "killed.jsonl")).out
     left = ("--from", "first.jsonl.part", "-o", "rest.json")
     succeeded(planner_cli("build", "slow.json", *left))
     rest = plans.load("rest.json").tasks
     assert any(0 < task.done < 40 for task in rest)
-    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", "kept", "--save", "."))
+    run_on = ("run", "rest.json", "-o", "first.jsonl", "--resume", "kept", "--save", ".")
+    succeeded(executor_cli(*run_on))
+    assert runlog.load("first.jsonl").end
+    assert not Path("first.jsonl.part").exists()
     sizes = [
         {t.name: t.microbatches for t in part} for part in (plans.load("first.json").tasks, rest)
     ]

@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-import torch.nn.functional as F
 from msgspec import structs
+from support.chains import chain, rows
 from support.cli import executor_cli, planner_cli, refused, succeeded
 from support.same import assert_same
 from support.steady import steady
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW
 
 import executor
@@ -34,12 +33,6 @@ QUICK = Options(
 )
 
 
-def _batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1000 * seed + step)
-    inputs = torch.randn(BATCH, WIDTH, generator=generator)
-    return inputs, torch.randn(BATCH, 4, generator=generator)
-
-
 def _model() -> nn.Sequential:
     hidden = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1)) for _ in range(3))
     return nn.Sequential(*hidden, nn.Linear(WIDTH, 4))
@@ -47,18 +40,12 @@ def _model() -> nn.Sequential:
 
 def tasks() -> list[Task]:
     """Three of one shape."""
-    return [
-        Task(
-            name=f"mlp{number}",
-            model=_model,
-            data=partial(_batch, number),
-            loss=F.mse_loss,
-            optimizer=partial(AdamW, lr=1e-2, fused=True),
-            steps=STEPS,
-            seed=number,
-        )
-        for number in range(3)
-    ]
+    own = {
+        "model": _model,
+        "data": partial(rows, BATCH, width=WIDTH, out=4),
+        "optimizer": partial(AdamW, lr=1e-2, fused=True),
+    }
+    return [chain(f"mlp{n}", 0, BATCH, STEPS, seed=n, **own) for n in range(3)]
 
 
 def one() -> list[Task]:

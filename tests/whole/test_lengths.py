@@ -72,6 +72,8 @@ def test_a_run_that_is_planned_anew_has_the_bits_of_a_loop(
     succeeded(planner_cli(*call))
     (rest,) = plans.load("rest.json").tasks
     assert 0 < rest.done < STEPS
+    assert rest.lengths
+    assert rest.lengths.token_draws
     call = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--save", "saved", *kept)
     succeeded(executor_cli(*call))
     plain = looped([("one.json", rest.done), ("rest.json", STEPS)])

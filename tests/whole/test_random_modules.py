@@ -8,19 +8,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from support.chains import chain, rows
 from support.plain import train
 from support.quick import measured, quickly
 from support.random_plans import some_plan
 from support.same import assert_same
 from support.trees import MODELS, ROWS, WIDTH, Spec, model
-from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from executor import run
-from executor.workload.task import Task
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch.export has its own
 
@@ -28,12 +26,6 @@ OPTIMIZERS = {
     "adamw": partial(AdamW, lr=1e-2, fused=True),
     "momentum": partial(SGD, lr=0.1, momentum=0.9),
 }
-
-
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs, targets = torch.randn(2, ROWS, WIDTH, generator=generator)
-    return inputs, targets
 
 
 @settings(max_examples=15)
@@ -52,10 +44,8 @@ def test_random_trees_train_the_same(
     seed: int,
 ) -> None:
     """Whatever the tree, the cuts and what is kept where, in the memory that the plan says."""
-    loss = nn.functional.mse_loss
-    task = Task(
-        "tree", partial(model, *made), rows, loss, OPTIMIZERS[optimizer], 3, seed=seed, clip=clip
-    )
+    own = {"model": partial(model, *made), "data": partial(rows, ROWS, width=WIDTH)}
+    task = chain("tree", 0, 0, 3, **own, optimizer=OPTIMIZERS[optimizer], seed=seed, clip=clip)
     with quickly():
         profile, rng = measured(task, microbatches), random.Random(seed)
         plain = train(task, microbatches)

@@ -9,13 +9,12 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F
+from support.chains import chain, rows
 from support.device_cases import laid_out
 from support.lone import lone
 from support.slabs import bound
 from support.steady import timeless
 from torch import Tensor, nn
-from torch.optim import AdamW
 
 from executor import run
 from executor.profiling.profiler import Options, profile
@@ -43,15 +42,9 @@ def model() -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.GELU()) for a, b in pairs))
 
 
-def rows(step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs = torch.randn(BATCH, WIDTHS[0], generator=generator)
-    return inputs, torch.randn(BATCH, WIDTHS[-1], generator=generator)
-
-
 def tasks() -> list[Task]:
-    optimizer = partial(AdamW, lr=1e-3)
-    return [Task(name="u", model=model, data=rows, loss=F.mse_loss, optimizer=optimizer, steps=1)]
+    data = partial(rows, BATCH, width=WIDTHS[0], out=WIDTHS[-1])
+    return [chain("u", 0, BATCH, 1, model=model, data=data)]
 
 
 def tall() -> nn.Sequential:

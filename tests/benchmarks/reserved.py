@@ -6,21 +6,101 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 from unittest import mock
 
+import torch
 from support import architectures
-from support.architectures import BATCH, EVERY, architecture
+from support.architectures import (
+    BATCH,
+    CLASSES,
+    DECODER,
+    ENDS,
+    NAMES,
+    NARROW,
+    SIZES,
+    WIDTH,
+    Hugging,
+    architecture,
+    hugging,
+    masked_tokens,
+    series,
+    task_of,
+    tokens,
+)
 from support.quick import ROOM, measured
 from support.searches import SHORT
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from executor import run
 from executor.errors import RunError, WorkloadError
+from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from planner.inputs.layout import OrderName, parse_layout
 from plans.schema import Plan
 from profiles.schema import Layer, Precision, Profile
+
+SMALL = SIZES | {"num_hidden_layers": 4, "intermediate_size": 4 * WIDTH}
+MORE: dict[str, Hugging] = {
+    "bloom": ("BloomForCausalLM", NARROW | ENDS | {"hidden_size": WIDTH, "n_layer": 4}, tokens),
+    "gpt-neox": ("GPTNeoXForCausalLM", SMALL | ENDS, tokens),
+    "phi": ("PhiForCausalLM", SMALL | ENDS, tokens),
+    "mistral": ("MistralForCausalLM", DECODER, tokens),
+    "roberta": ("RobertaForMaskedLM", SMALL | {"pad_token_id": 0}, masked_tokens),
+    "electra": (
+        "ElectraForMaskedLM",
+        SMALL | {"embedding_size": WIDTH, "pad_token_id": 0},
+        masked_tokens,
+    ),
+}
+
+
+class _Doubled(torch.autograd.Function):
+    """Somebody's own function, which might do anything with the gradients that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * grads[0]
+
+
+class OneOdd(nn.Module):
+    """Blocks of two kinds, of which one has a function of its own or a hook of torch's old kind."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+            for _ in range(6)
+        )
+        self.odd, self.head = odd, nn.Linear(WIDTH, CLASSES)
+        if odd == "hook":
+            self.blocks[4].register_backward_hook(lambda module, given, gives: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for n, block in enumerate(self.blocks):
+            x = x + block(_Doubled.apply(x) if self.odd == "function" and n == 4 else x)
+        y: Tensor = self.head(x.mean(1))
+        return y
+
+
+ODD = {"one-function": partial(OneOdd, "function"), "one-hook": partial(OneOdd, "hook")}
+
+
+def task(name: str) -> Task:
+    """The task of that name: one of `NAMES`, `MORE` or `ODD`."""
+    if name in ODD:
+        return task_of(name, ODD[name], series, F.cross_entropy, STEPS)
+    if name in MORE:
+        kind, settings, data = MORE[name]
+        return task_of(name, partial(hugging, kind, **settings), data, None, STEPS)
+    return architecture(name, STEPS)
+
 
 LAYOUTS = ("1x1", "2x1", "2x1", "1x2", "2x2", "2x2", "1,3")
 ORDERS: tuple[OrderName, ...] = (
@@ -47,8 +127,8 @@ class Model(NamedTuple):
     clip: float | None
 
     @property
-    def task(self) -> architectures.Task:
-        return replace(architecture(self.name, STEPS), precision=self.precision, clip=self.clip)
+    def task(self) -> Task:
+        return replace(task(self.name), precision=self.precision, clip=self.clip)
 
     def sized(self) -> AbstractContextManager[object]:
         """Its rows of tokens are of this length for a while."""
@@ -72,7 +152,7 @@ class Case(NamedTuple):
 
 def cases(seed: int) -> Iterator[Case]:
     """Any, without end; every so many are of one model, all of which come in turn."""
-    rng, names = random.Random(seed), list(EVERY)
+    rng, names = random.Random(seed), [*NAMES, *MORE, *ODD]
     while True:
         rng.shuffle(names)
         for name in names:
