@@ -33,8 +33,9 @@ MAY_IMPORT = {
         "orders": "",
         "dispatch": "",
         "packing": "processes dispatch shards inputs",
+        "mixes": "packing dispatch",
         "bounds": "processes packing dispatch lp rounds shards inputs",
-        "sequences": "packing dispatch pipelines search lowering bounds lp rounds orders "
+        "sequences": "mixes packing dispatch pipelines search lowering bounds lp rounds orders "
         "shards inputs",
         "search": "processes lowering lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",

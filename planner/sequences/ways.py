@@ -18,10 +18,10 @@ import numpy as np
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort, Layout, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
+from planner.mixes import Offer, best_mix
 from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
 from planner.rounds import Send
-from planner.sequences.mixes import best_mix
 from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
@@ -94,16 +94,23 @@ def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layou
     fits, sizes = _sizes(asked, depths, effort)
     found = [Layout.beside([depth] * (devices // depth)) for depth in reversed(depths)]
     for size in sizes:
-        types = list[PipelineType]()
+        offers = list[Offer]()
         for depth in reversed(depths):
             most = size[depth]
             if depth == depths[-1]:
                 most = max(most, min(fits[depth], bucket(asked.longest)))
-            way = Way(Layout.beside([depth]), {depth: most})
-            if most and (trial := tried(asked, way, 1, effort)):
-                types += trial.pool.types
-        if best := best_mix(types, devices, steps, asked.hows[0]):
-            pairs = zip(types, best, strict=True)
+            trial = (
+                tried(asked, Way(Layout.beside([depth]), {depth: most}), 1, effort)
+                if most
+                else None
+            )
+            if trial:
+                (one,) = trial.pool.types
+                offers.append(Offer(depth, one.curve, depth, most))
+        if not offers:
+            continue
+        if best := best_mix(offers, devices, steps, asked.hows[0]):
+            pairs = zip(offers, best, strict=True)
             found.append(Layout.beside(one.depth for one, count in pairs for _ in range(count)))
     return list(dict.fromkeys(found))
 

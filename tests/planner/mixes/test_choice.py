@@ -1,20 +1,20 @@
 """Mixes are near the best of all there are."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from planner.dispatch import Curve, PipelineType, Pool
+from planner.mixes.choice import best_mix
+from planner.mixes.intervals import Offer
 from planner.packing import laid_out
-from planner.sequences.mixes import best_mix
 
-TYPES = [
-    PipelineType(Curve(0.002, 1.0, 30.0), 1, 512),
-    PipelineType(Curve(0.0011, 0.55, 30.0), 2, 1024),
-    PipelineType(Curve(0.001, 0.5, 20.0), 2, 1280),
-    PipelineType(Curve(0.0007, 0.35, 40.0), 4, 4096),
+OFFERS = [
+    Offer(1, Curve(0.002, 1.0, 30.0), 1, 512),
+    Offer(2, Curve(0.0011, 0.55, 30.0), 1, 1024),
+    Offer(2, Curve(0.001, 0.5, 20.0), 2, 1280),
+    Offer(4, Curve(0.0007, 0.35, 40.0), 1, 4096),
 ]
 
 
@@ -24,12 +24,12 @@ def _steps(seed: int, count: int = 4, most: int = 4096) -> list[np.ndarray]:
 
 
 def _all(devices: int, at: int = 0) -> Iterator[tuple[int, ...]]:
-    """Every number of pipelines of each type that so many devices have."""
-    if at == len(TYPES):
+    """Every number of pipelines of each offer that so many devices have."""
+    if at == len(OFFERS):
         yield ()
         return
-    for count in range(devices // TYPES[at].depth + 1):
-        for rest in _all(devices - count * TYPES[at].depth, at + 1):
+    for count in range(devices // OFFERS[at].devices + 1):
+        for rest in _all(devices - count * OFFERS[at].devices, at + 1):
             yield (count, *rest)
 
 
@@ -39,17 +39,20 @@ def test_few_mixes_are_better(seed: int, most: int) -> None:
     steps = _steps(seed, 3, most)
     longest, times = max(int(own.max()) for own in steps), dict[tuple[int, ...], int]()
     for counts in _all(8):
-        pairs = zip(TYPES, counts, strict=True)
-        types = [replace(one, count=count) for one, count in pairs if count]
+        types = [
+            PipelineType(one.curve, one.depth, one.longest, count)
+            for one, count in zip(OFFERS, counts, strict=True)
+            if count
+        ]
         if types and Pool(tuple(types)).longest >= longest:
             pool = Pool(tuple(types))
             times[counts] = sum(max(laid_out(pool, own, "balanced").us) for own in steps)
-    found = best_mix(TYPES, 8, steps, "balanced")
+    found = best_mix(OFFERS, 8, steps, "balanced")
     assert found
     assert times[found] <= 1.02 * min(times.values())
 
 
-def test_no_mix_holds_what_no_type_holds() -> None:
+def test_no_mix_holds_what_no_offer_holds() -> None:
     """The answer is None, not a mix that fails later."""
-    assert best_mix(TYPES, 8, [np.array([5000])], "balanced") is None
-    assert best_mix(TYPES, 3, [np.array([4000])], "balanced") is None
+    assert best_mix(OFFERS, 8, [np.array([5000])], "balanced") is None
+    assert best_mix(OFFERS, 3, [np.array([4000])], "balanced") is None
