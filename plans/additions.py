@@ -41,7 +41,7 @@ def added(program: Program, task: str, layers: Sequence[tuple[int, int]]) -> Add
     """Those of a task in a sound program; layers: of each shard."""
     if program.devices == 1:
         return ()
-    sums = _sums(program, task)
+    sums = {op.name.number: text for op, text in sums_found(program.round, task)}
     found: list[Addition] = []
     for number, (first, end) in enumerate(layers):
         text = sums.get(number, "")
@@ -54,11 +54,10 @@ def added(program: Program, task: str, layers: Sequence[tuple[int, int]]) -> Add
     return tuple(found)
 
 
-def _sums(program: Program, task: str) -> dict[int, str]:
-    """The sum that the update of each shard finds, in words."""
+def sums_found(ops: Sequence[Op], task: str) -> Iterator[tuple[Op, str]]:
+    """The norms and updates of a task in a sound round, each with the sum that it finds."""
     held: dict[str, str] = {}  # by buffer
-    found: dict[int, str] = {}
-    for op in _in_order(program.round):
+    for op in _in_order(ops):
         name, source = op.name, op.reads.get("grad", "")
         if name.task != task:
             continue
@@ -68,12 +67,16 @@ def _sums(program: Program, task: str) -> dict[int, str]:
         elif name.kind is OpKind.REDUCE:
             # Two sums are the same in either order.
             low, high = sorted((held[source], held[op.reads["other"]]), key=_first)
-            held[op.writes["grad"]] = f"({low})+({high})"
-        elif name.kind is OpKind.UPDATE and source in held:
-            found[name.number] = held[source]
+            held[op.writes["grad"]] = both(low, high)
+        elif name.kind in (OpKind.NORM, OpKind.UPDATE) and source in held:
+            yield op, held[source]
         elif name.kind in COPIES and source in held:
             held |= dict.fromkeys(op.writes.values(), held[source])
-    return found
+
+
+def both(low: str, high: str) -> str:
+    """The sum of two sums."""
+    return f"({low})+({high})"
 
 
 def _first(text: str) -> int:

@@ -85,7 +85,7 @@ MAY_IMPORT = {
         "order": "view timing ops schema",
         "part": "order schema",
         "trace": "runlog timing schema",
-        "checker": "order view timing samples ops schema prediction",
+        "checker": "order view timing additions samples ops schema prediction",
         "__main__": "runlog schema",
     },
 }

@@ -39,7 +39,7 @@ from plans.checker.nodes import (
 from plans.checker.order import Phase, cycles, phases
 from plans.checker.races import own_conflicts, races, shared_bytes
 from plans.checker.shape import plan_shape, program_shape
-from plans.checker.symbolic import versions
+from plans.checker.symbolic import sums_shape, versions
 from plans.checker.tasks import all_steps, left_over, task_rules
 from plans.checker.times import certificate, phase_times, segment_times
 from plans.order import Stays, disk_shape, evaluations
@@ -174,6 +174,7 @@ def _inside(found: Findings, program: OneProgram) -> bool:
     return (
         all([ask(found, _ORDER, kind, kind.where) for kind in program.kinds])
         and all([ask(found, _VALUES, kind, kind.where) for kind in program.kinds])
+        and all([ask(found, _SUMS, kind, kind.where) for kind in program.kinds])
         and ask(found, _FOLLOWING, program, program.where)
         and fits
     )
@@ -220,6 +221,7 @@ _VALUES: Rules[OneKind] = {
     "races": lambda k: races(k.view, k.own),
     "values": lambda k: versions(k.view, k.phases),
 }
+_SUMS: Rules[OneKind] = {"sums": lambda k: sums_shape(k.view)}
 _FOLLOWING: Rules[OneProgram] = {
     "following": lambda p: following(
         [k.view for k in p.kinds], [k.phases for k in p.kinds], p.after

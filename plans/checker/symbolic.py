@@ -1,15 +1,18 @@
-"""Rule 4 of the checker: every op finds the values it should, by executing the plan on symbols.
+"""Rule 4 of the checker: every op finds the values it should, by executing the plan on symbols;
+and replicas are added in an order in which a plain loop can add.
 
 A wrong value is told once, at the first op that meets it; what follows from it is passed over in
 silence, so that a list of violations is a list of causes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
+from plans.additions import both, sums_found
 from plans.checker.order import ROUNDS, Phase
 from plans.checker.races import Span, place, spans, used
 from plans.ops import GRADIENTS, OpKind, OpName
@@ -20,8 +23,6 @@ from plans.view import View
 class Value(NamedTuple):
     """The content of a buffer. `step` is a version for param and state: the updates it has seen.
 
-    Of a gradient that R added, `replicas` are the first microbatches of those it is the sum of, and
-    `depth` is how many additions followed one another.
     Of kind norm, `shard` is 0 and `microbatches` are the shards whose gradients' norms it has; of
     kind tie, `shard` is the last that added to it, so that all holders above it have.
     """
@@ -31,8 +32,6 @@ class Value(NamedTuple):
     shard: int
     step: int
     microbatches: tuple[int, ...] = ()
-    replicas: tuple[int, ...] = ()
-    depth: int = 0
 
     def __str__(self) -> str:
         if self.kind in ("param", "state"):
@@ -44,9 +43,7 @@ class Value(NamedTuple):
             return f"{self.task}.tie of step {self.step}, {told}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
-        added = f", of replicas from {_numbers(self.replicas)}" if self.replicas else ""
-        told = f"microbatch {_numbers(self.microbatches)}{added}"
-        return f"{self.task}.{item} of step {self.step}, {told}"
+        return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
 
 
 UNKNOWN = Value("unknown", "", 0, 0)
@@ -117,7 +114,6 @@ class Run:
         self._tasks = view.tasks
         self._buffers = view.buffers
         self._kept = view.kept
-        self._firsts = _firsts(view.program.round)
         alive = {b.name: b for b in used(phases, view.buffers)}
         alive |= {name: view.buffers[name] for name in view.kept}
         self._memory = _Memory(*spans(alive.values()))
@@ -128,7 +124,6 @@ class Run:
         """Another run that goes on from here, with the tasks and the rounds of this view."""
         other = copy(self)
         other.found, other._memory, other._tasks = {}, self._memory.fork(), view.tasks
-        other._firsts = _firsts(view.program.round)
         return other
 
     def phase(self, phase: Phase, order: Iterable[int], step: int = 0) -> None:
@@ -212,16 +207,14 @@ class Run:
         }
 
     def _add(self, at: "_At", mine: Value) -> Value:
-        """B or W adds its microbatch to a gradient of the same step that has only earlier ones, and
-        of no other replica."""
+        """B or W adds its microbatch to a gradient of the same step that has only earlier ones."""
 
         def fits(one: Value) -> bool:
-            earlier = one.microbatches[-1:] < mine.microbatches
-            return one[:4] == mine[:4] and not one.replicas and earlier
+            return one[:4] == mine[:4] and one.microbatches[-1:] < mine.microbatches
 
         held = self._read(at, "grad", f"{at.grad} with microbatches below {at.name.index}", fits)
-        both = held.microbatches + mine.microbatches
-        return held if held is UNKNOWN else mine._replace(microbatches=both)
+        every = held.microbatches + mine.microbatches
+        return held if held is UNKNOWN else mine._replace(microbatches=every)
 
     def _all_gradients(self, at: "_At") -> Value:
         """U and N find every microbatch once. They are distinct and known by construction."""
@@ -242,12 +235,11 @@ class Run:
         held = self._read(
             at, "norm", wanted, lambda one: one[:4] == mine[:4] and shard not in one.microbatches
         )
-        both = tuple(sorted((*held.microbatches, shard)))
-        return held if held is UNKNOWN else mine._replace(microbatches=both)
+        every = tuple(sorted((*held.microbatches, shard)))
+        return held if held is UNKNOWN else mine._replace(microbatches=every)
 
     def _merge(self, at: "_At") -> Value:
-        """R adds a replica's gradients to those of the replicas before it, or half of some replicas
-        to the other: they are counted by their first microbatches."""
+        """R adds gradients of other microbatches; in which order is asked elsewhere."""
         if not at.op.reads.keys() >= {"grad", "other"}:
             return UNKNOWN  # a shard without gradient bytes
         whole = at.value("grad", at.name.number)
@@ -255,32 +247,11 @@ class Run:
         other = self._read(at, "other", at.grad, lambda one: one[:4] == whole[:4])
         if UNKNOWN in (mine, other):
             return UNKNOWN
-        before, last = sorted((mine, other), key=_replicas)
-        if both := sorted(set(mine.microbatches) & set(other.microbatches)):
-            text = f"a gradient without microbatch {_numbers(tuple(both))}, which grad has already"
-        elif not self._neighbours(before, last):
-            text = f"the next replica, by first microbatches, or half, to be added to {mine},"
-        else:
-            return whole._replace(
-                microbatches=tuple(sorted(mine.microbatches + other.microbatches)),
-                replicas=_replicas(before) + _replicas(last),
-                depth=max(before.depth, last.depth) + 1,
-            )
-        self._tell(at, "other", text, other)
-        return UNKNOWN
-
-    def _neighbours(self, before: Value, last: Value) -> bool:
-        """True if two sums are next to each other in one of the orders in which a plain loop would
-        add: each replica to all before it, or halves of halves."""
-        every = self._firsts[before.task, before.shard]
-        low, high = _replicas(before), _replicas(last)
-        at, size = every.index(low[0]) if low[0] in every else -1, len(low)
-        if every[at : at + size + len(high)] != low + high:
-            return False
-        in_turn = at == 0 and len(high) == 1 and before.depth == size - 1
-        rest = len(every) - at - size
-        even = size & (size - 1) == at % (2 * size) == 0 and len(high) == min(size, rest)
-        return in_turn or (even and all(_halved(one) for one in (before, last)))
+        if twice := sorted(set(mine.microbatches) & set(other.microbatches)):
+            text = f"a gradient without microbatch {_numbers(tuple(twice))}, which grad has already"
+            self._tell(at, "other", text, other)
+            return UNKNOWN
+        return whole._replace(microbatches=tuple(sorted(mine.microbatches + other.microbatches)))
 
     def _due(self, name: OpName, role: str, step: int) -> Value:
         """The value that F, B, I, W or U must find in a role other than grad."""
@@ -330,26 +301,34 @@ class _At(NamedTuple):
         return f"{self.name.task}.s{self.name.number} grad of step {self.step}"
 
 
-def _firsts(ops: Iterable[Op]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """By task and shard the first microbatch of every replica, ascending."""
-    found: dict[tuple[str, int], dict[str, int]] = {}
-    for op in ops:
-        name = op.name
-        if name.kind in GRADIENTS:
-            own = found.setdefault((name.task, name.number), {})
-            own[op.stream] = min(name.index, own.get(op.stream, name.index))
-    return {key: tuple(sorted(own.values())) for key, own in found.items()}
-
-
-def _replicas(part: Value) -> tuple[int, ...]:
-    """The first microbatches of the replicas that a gradient is the sum of."""
-    return part.replicas or part.microbatches[:1]
-
-
-def _halved(part: Value) -> bool:
-    """True if a sum was made in halves."""
-    return part.depth == (len(_replicas(part)) - 1).bit_length()
-
-
 def _holds(held: Value | str) -> str:
     return held if isinstance(held, str) else f"it holds {held}"
+
+
+def sums_shape(view: View) -> Iterator[str]:
+    """One line for each norm and update that finds replicas added otherwise than in turn, by their
+    first microbatches, or in halves: neighbours, then twos, then fours, and so on."""
+    every: dict[tuple[str, int], dict[str, list[int]]] = {}  # by shard and stream, microbatches
+    merged = set()
+    for op in view.program.round:
+        name = op.name
+        if name.kind in GRADIENTS:
+            own = every.setdefault((name.task, name.number), {})
+            own.setdefault(op.stream, []).append(name.index)
+        elif name.kind is OpKind.REDUCE:
+            merged.add(name.task)
+    for task in sorted(merged):
+        for op, found in sums_found(view.program.round, task):
+            own = every[task, op.name.number]
+            texts = ["+".join(map(str, some)) for some in sorted(map(sorted, own.values()))]
+            wanted = dict.fromkeys((reduce(both, texts), _halved(texts)))
+            if found not in wanted:
+                yield f"{op.id}: finds gradients added as {found}, expected {' or '.join(wanted)}"
+
+
+def _halved(texts: list[str]) -> str:
+    """The sum of these, made in halves."""
+    while len(texts) > 1:
+        pairs = zip(texts[::2], texts[1::2], strict=False)
+        texts = [*(both(*pair) for pair in pairs), *texts[len(texts) // 2 * 2 :]]
+    return texts[0]

@@ -84,7 +84,7 @@ def test_a_profile_has_curves_and_lengths(made: tuple[Path, Answer], task: Task)
     assert profiled.batch == task.batch
     assert profiled.lengths is not None
     assert profiled.lengths.why_not == ""
-    assert files.load(path, profiled).tolist() == task.lengths
+    assert files.load(path, [profiled])[profiled.name].tolist() == task.lengths
     for layer in profiled.layers:
         assert [cost.microbatch for cost in layer.costs] == [64, 128, 256, 512]
         assert {"forward", "recompute_backward", "backward"} <= {one.op for one in layer.curves}

@@ -23,7 +23,7 @@ def trees(heads: Sequence[int]) -> Iterator[tuple[Join, ...]]:
 
 
 def test_four_replicas_are_added_in_turn_or_in_halves() -> None:
-    """Any other order, though it counts every replica once, is refused by the name of an R."""
+    """Any other order, though it counts every replica once, is refused by the update."""
     made = piped.piped(synthetic.task("a", layers=1, batch=4), (0, 1), [tuple(range(4))], "gpipe")
     vars(made)["homes"] = (0,)
     seen = set()
@@ -34,5 +34,5 @@ def test_four_replicas_are_added_in_turn_or_in_halves() -> None:
         found = violations(plan)
         seen.add(told.sum)
         assert (not found) == (told.sum in (IN_TURN, IN_HALVES)), (tree, found)
-        assert all(line.startswith("a.s0.R") for line in found)
+        assert all(line.startswith("a.s0.U0: finds gradients added as (") for line in found)
     assert seen > {IN_TURN, IN_HALVES}
