@@ -63,64 +63,42 @@ def mlp(width: int, wide: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width))
 
 
-class PreNorm(nn.Module):
-    """A block of GPT (causal) or ViT."""
-
-    def __init__(self, width: int, heads: int, wide: int, *, causal: bool) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = mlp(width, wide)
-
-    def attention(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).chunk(3, 2)
-        return self.out(attend(q, k, v, self.heads, causal=self.causal))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.first(x))
-        return x + self.mlp(self.second(x))
-
-
-class PostNorm(nn.Module):
-    """A block of BERT."""
-
-    def __init__(self, width: int, heads: int, wide: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-        self.out, self.mlp = nn.Linear(width, width), mlp(width, wide)
-
-    def attention(self, x: Tensor) -> Tensor:
-        q, k, v = (project(x) for project in self.qkv)
-        return self.out(attend(q, k, v, self.heads, causal=False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x + self.attention(x))
-        return self.second(x + self.mlp(x))
-
-
 class Gated(nn.Module):
-    """A block of Llama without the rotation; layer norms, for RMS norms are not fused on a CPU."""
+    """The inside of a block of Llama."""
 
-    def __init__(self, width: int, heads: int, wide: int) -> None:
+    def __init__(self, width: int, wide: int) -> None:
         super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
-        self.out = nn.Linear(width, width, bias=False)
         self.gate, self.up = (nn.Linear(width, wide, bias=False) for _ in range(2))
         self.down = nn.Linear(wide, width, bias=False)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """A block of GPT or Llama (causal), ViT, or BERT (post: norms behind what they norm). Llama's
+    has no rotation, and layer norms, for RMS norms are not fused on a CPU."""
+
+    def __init__(
+        self, width: int, heads: int, inside: nn.Module, *, causal: bool = False, post: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal, self.post = heads, causal, post
+        bias = not isinstance(inside, Gated)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.ModuleList(nn.Linear(width, width, bias=bias) for _ in range(3))
+        self.out, self.inside = nn.Linear(width, width, bias=bias), inside
+
     def attention(self, x: Tensor) -> Tensor:
         q, k, v = (project(x) for project in self.qkv)
-        return self.out(attend(q, k, v, self.heads, causal=True))
+        return self.out(attend(q, k, v, self.heads, causal=self.causal))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.post:
+            x = self.first(x + self.attention(x))
+            return self.second(x + self.inside(x))
         x = x + self.attention(self.first(x))
-        y = self.second(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + self.inside(self.second(x))
 
 
 class Tables(nn.Module):

@@ -1,6 +1,7 @@
 """Bytes of layers as the formulas have them, against what PyTorch allocates for such layers."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -28,11 +29,14 @@ def model_of(family: Family, tokens: int) -> Model:
 
 
 def layer_of(family: Family, kind: str, model: Model) -> "torch.nn.Module":
+    inside = partial(plain.mlp, WIDTH, model.ffn)
     made: dict[tuple[str, str], Callable[[], torch.nn.Module]] = {
-        ("gpt", "block"): lambda: plain.PreNorm(WIDTH, HEADS, model.ffn, causal=True),
-        ("vit", "block"): lambda: plain.PreNorm(WIDTH, HEADS, model.ffn, causal=False),
-        ("bert", "block"): lambda: plain.PostNorm(WIDTH, HEADS, model.ffn),
-        ("llama", "block"): lambda: plain.Gated(WIDTH, HEADS, model.ffn),
+        ("gpt", "block"): lambda: plain.Block(WIDTH, HEADS, inside(), causal=True),
+        ("vit", "block"): lambda: plain.Block(WIDTH, HEADS, inside()),
+        ("bert", "block"): lambda: plain.Block(WIDTH, HEADS, inside(), post=True),
+        ("llama", "block"): lambda: plain.Block(
+            WIDTH, HEADS, plain.Gated(WIDTH, model.ffn), causal=True
+        ),
         ("gpt", "embedding"): lambda: plain.Tables(WORDS, model.positions, WIDTH),
         ("llama", "embedding"): lambda: plain.Tables(WORDS, 0, WIDTH),
         ("bert", "embedding"): lambda: plain.Tables(WORDS, model.positions, WIDTH, bert=True),
