@@ -3,13 +3,14 @@
 A pipeline of several stages loses time by its longest sequence (`PipelineType.room_us`), so that
 long ones should share few pipelines: the first ones are filled with the longest, and those that
 come last have short ones only. All are filled up to a time Z; the least Z is looked for that leaves
-no sequence over. Which pipelines come first matters: all of a type, or half of those that follow
-each other, are tried in other places.
+no sequence over. Which pipelines come first matters: types are tried in several orders, then few
+pipelines, or halves of the many of a type, in other places. Many are filled more closely then, with
+others in place of their last sequences where that leaves less room.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, groupby, islice
+from itertools import accumulate, chain, combinations, groupby, islice, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +19,15 @@ from planner.dispatch.pipes import NEVER, Array, PipelineType, Pool
 
 _CLOSE = 3e-4  # of a time, to which the least is found
 _STEP = 4e-3  # of a time, by which it is first shortened
+_ORDERS = 24  # that are tried, of many pipelines until all are done: all of four types
 _SPARE = 1e-3  # µs: floats are off by less
-_ORDERS = 60  # that are tried
+
+FEW = 16  # pipelines, of which any two of different types may change places
+_SWAPS = 10_000  # of them that are tried, over the number of sequences
+_PLACES = 60  # orders of more pipelines that are tried after those
+_GAIN = 1e-3  # of a time, by which one of these has to be better
+_ROOM = 5e-3  # of a time: with more left in one of many pipelines, other sequences are tried
+_LAST, _OTHERS = 2, 6  # sequences in whose place so many others are tried
 
 Order = tuple[int, ...]
 """The type of every pipeline, in the order in which they are filled."""
@@ -36,21 +44,36 @@ class Filling(NamedTuple):
 def filled(pool: Pool, lengths: Array, high: int, floor: int = 0) -> Filling | None:
     """The best of several orders that is done by then; None if there is none. floor: what no
     dispatch is sooner than; nothing is tried below."""
-    stock, left = _Stock(pool, lengths, floor), _ORDERS
-    found = best = stock.least(stock.usual(), high)
+    stock, best, few = _Stock(pool, lengths, floor), None, pool.pipelines <= FEW
+    for one in stock.orders():
+        best = stock.least(one, best.us - 1 if best else high) or best
+        if best and not few:
+            break
+    if best is None:
+        return None
+    left = _SWAPS // len(lengths) if few else _PLACES
+    found: Filling | None = best
     while found:
         best, found = found, None
-        high = int(best.us * (1 - _CLOSE))
-        for other in islice(_moved(best.order), left):
+        high = int(best.us * (1 - (_CLOSE if few else _GAIN)))
+        for other in islice(_swapped(best.order) if few else _moved(best.order), left):
             left -= 1
-            if found := stock.least(other, high):
+            if found := stock.least(other, high, 1.0 if few else _ROOM):
                 break
     return best
 
 
+def _swapped(order: Order) -> Iterator[Order]:
+    """Orders in which two pipelines of different types have changed places."""
+    for a, b in combinations(range(len(order)), 2):
+        if order[a] != order[b]:
+            yield (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
+
+
 def _moved(order: Order) -> Iterator[Order]:
     """Orders in which all pipelines of a type that follow each other, or half of them, are
-    elsewhere."""
+    elsewhere; first the same order."""
+    yield order
     runs = [tuple(own) for _, own in groupby(order)]
     for half in (False, True):
         for at, run in enumerate(runs):
@@ -74,35 +97,39 @@ class _Stock:
         sums = np.cumsum(np.where(times < NEVER, times, 0), axis=1)
         self._before: list[list[int]] = [[0, *row] for row in sums.tolist()]
 
-    def usual(self) -> Order:
-        """The types that are comparatively fast with the longest first."""
-        types, middle = self.pool.types, len(self._lengths) // 2
+    def orders(self) -> Iterator[Order]:
+        """The types in several orders; first those that are comparatively fast with the longest."""
+        types = self.pool.types
+        middle = len(self._lengths) // 2
 
         def slow(kind: int) -> float:
             own = self._negated[kind]
             return types[kind].depth * own[0] / own[middle]
 
-        return tuple(k for k in sorted(range(len(types)), key=slow) for _ in range(types[k].count))
+        usual = sorted(range(len(types)), key=slow)
+        for one in islice(permutations(usual), _ORDERS):
+            yield tuple(kind for kind in one for _ in range(types[kind].count))
 
-    def least(self, order: Order, high: int) -> Filling | None:
-        """The least time up to high by which all are done; None if there is none."""
-        best = self._filled(order, high) if high >= self._floor else None
+    def least(self, order: Order, high: int, room: float = 1.0) -> Filling | None:
+        """The least time up to high by which all are done; None if there is none. room: of a time,
+        that may be left in a pipeline."""
+        best = self._filled(order, high, room) if high >= self._floor else None
         if best is None:
             return None
         low, step = self._floor - 1, max(1, int(_STEP * high))
         while high - low > max(1, _CLOSE * high):
             middle = max((low + high) // 2, high - step)
             step *= 2
-            found = self._filled(order, middle)
+            found = self._filled(order, middle, room)
             if found is None:
                 low = middle
             else:
                 best, high = found, middle
         return Filling(high, order, self._places(order, best))
 
-    def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
+    def _filled(self, order: Order, Z: int, room: float) -> list[list[slice]] | None:
         """The sequences of each pipeline, in this order; None if some are left at Z."""
-        left, taken = _Left(len(self._lengths)), list[list[slice]]()
+        left, taken, spare = _Left(len(self._lengths)), list[list[slice]](), int(room * Z)
         fit = [
             bisect_left(own, one.curve.fixed - Z / one.depth)  # the longest that do
             for own, one in zip(self._negated, self.pool.types, strict=True)
@@ -111,8 +138,8 @@ class _Stock:
         for k, longest in zip(order, later, strict=True):
             if left.starts and left.starts[0] < longest:  # too long for all that are to come
                 return None
-            own = self._negated[k], self._before[k]
-            taken.append(left.take(*own, fit[k], Z, self.pool.types[k]))
+            one = self.pool.types[k]
+            taken.append(left.take(self._negated[k], self._before[k], fit[k], Z, one, spare))
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
@@ -132,16 +159,35 @@ class _Left:
         self.starts, self.ends = ([0], [count]) if count else ([], [])
 
     def take(
-        self, negated: list[int], before: list[int], at: int, Z: int, one: PipelineType
+        self,
+        negated: list[int],
+        before: list[int],
+        at: int,
+        Z: int,
+        one: PipelineType,
+        spare: int,
     ) -> list[slice]:
         """The longest from `at` on that are left, as many as can be done by Z in a pipeline, then
-        those that still can be."""
+        those that still can be; others in place of the last of them, if more than `spare` is
+        left."""
         run = bisect_right(self.ends, at)
         if run == len(self.starts):
             return []
-        at = max(at, self.starts[run])
-        room = max(-negated[at], int(one.room_us(Z, -negated[at]) + _SPARE))
+        first = max(at, self.starts[run])
+        room = max(-negated[first], int(one.room_us(Z, -negated[first]) + _SPARE))
+        taken, left = self._longest(negated, before, first, room)
+        if left > spare:
+            taken = self._closer(negated, before, taken, left, spare)
+        for own in taken:
+            self._remove(own)
+        return taken
+
+    def _longest(
+        self, negated: list[int], before: list[int], at: int, room: int
+    ) -> tuple[list[slice], int]:
+        """From here on the longest that there is room for, and the room that they leave."""
         taken: list[slice] = []
+        run = bisect_right(self.ends, at)
         while run < len(self.starts):
             at = max(at, self.starts[run])
             end = min(self.ends[run], bisect_right(before, before[at] + room) - 1)
@@ -149,9 +195,32 @@ class _Left:
             taken.append(slice(at, end))
             at = bisect_left(negated, -room, end)
             run = bisect_right(self.ends, at, run)
-        for own in taken:
-            self._remove(own)
-        return taken
+        return taken, room
+
+    def _closer(
+        self, negated: list[int], before: list[int], taken: list[slice], room: int, spare: int
+    ) -> list[slice]:
+        """The sequences that leave the least room: those that are taken, or with the last one, two
+        or three of them replaced by others that are shorter than those."""
+        best, least = taken, room
+        own = [item for run in taken for item in range(run.start, run.stop)]
+        for item in own[:0:-1][:_LAST]:
+            room -= negated[item]
+            for other in self._sample(
+                max(bisect_right(negated, negated[item]), bisect_left(negated, -room))
+            ):
+                found, left = self._longest(negated, before, other, room)
+                if left < least:
+                    best, least = [*_until(taken, item), *found], left
+                if least <= spare:
+                    return best
+        return best
+
+    def _sample(self, begin: int) -> Iterator[int]:
+        """Some of those that are left from here on, evenly spaced."""
+        if self.ends[-1] > begin:
+            for item in np.linspace(begin, self.ends[-1] - 1, _OTHERS).astype(int).tolist():
+                yield max(item, self.starts[bisect_right(self.ends, item)])
 
     def _remove(self, own: slice) -> None:
         run = bisect_right(self.ends, own.start)
@@ -159,3 +228,8 @@ class _Left:
         kept = [(a, b) for a, b in ((whole[0], own.start), (own.stop, whole[1])) if a < b]
         self.starts[run : run + 1] = [a for a, _ in kept]
         self.ends[run : run + 1] = [b for _, b in kept]
+
+
+def _until(taken: Sequence[slice], item: int) -> list[slice]:
+    """The sequences taken in front of this one."""
+    return [slice(own.start, min(own.stop, item)) for own in taken if own.start < item]

@@ -24,6 +24,23 @@ def improved(pool: Pool, lengths: Array, places: Array, floor: int = 0) -> Array
     return state.places
 
 
+def spread(pool: Pool, lengths: Array, places: Array) -> Array:
+    """The same places, but for the shortest sequences of pipelines that have several: those go to
+    pipelines that have none, if the last is done no later for it."""
+    held = np.bincount(places, minlength=pool.pipelines)
+    if held.all():
+        return places
+    times, places = pool.times(lengths), places.copy()
+    latest, alone = int(pool.finishes(times, places).max(initial=0)), pool.alone(times)
+    items = iter(np.argsort(lengths, kind="stable").tolist())
+    for number in np.flatnonzero(held == 0).tolist():
+        item = next((i for i in items if held[places[i]] > 1), None)
+        if item is not None and alone[pool.type_of[number], item] <= latest:
+            held[places[item]] -= 1
+            places[item] = number
+    return places
+
+
 class _Change(NamedTuple):
     """The later of two finishes after `item` has gone to `pipeline`, `back` (or -1) in return."""
 
@@ -41,58 +58,72 @@ class _State:
         self._type = pool.type_of
         self._depths, self._fixed = pool.depths[self._type], pool.fixed[self._type]
         self._times = times
+        self._held = [np.flatnonzero(places == number) for number in range(pool.pipelines)]
         self._loads = np.zeros(pool.pipelines, np.int64)
         self._tops = np.zeros((2, pool.pipelines), np.int64)  # the two longest
-        self.finishes = np.zeros(pool.pipelines, np.int64)
         for number in range(pool.pipelines):
             self._count(number)
+        self.finishes = self._done(np.arange(pool.pipelines), self._loads, self._tops[0])
 
     def _count(self, number: int) -> None:
-        own = np.sort(self._times[self._type[number], self.places == number])[::-1]
+        own = np.sort(self._times[self._type[number], self._held[number]])[::-1]
         self._loads[number] = own.sum()
         self._tops[:, number] = [*own[:2], 0, 0][:2]
-        self.finishes[number] = self._done(number, self._loads[number], self._tops[0, number])
-
-    def _done(self, which: Array | int, loads: Array, tops: Array) -> Array:
-        return done_us(loads, tops, self._depths[which], self._fixed[which])
 
     def relieve(self, last: int) -> bool:
         """The best change that lets this pipeline be done sooner, of those of the items that are
         tried, from the shortest to the longest; False if there is none."""
-        held = np.flatnonzero(self.places == last)
+        held = self._held[last]
         if not len(held):
             return False
         held = held[np.argsort(self._times[self._type[last], held], kind="stable")]
         tried = held[np.unique(np.linspace(0, len(held) - 1, _ITEMS).round().astype(np.int64))]
-        best = self._best(last, tried)
+        time = self._times[self._type[last], tried]
+        first, second = self._tops[:, last]
+        left = self._loads[last] - time, np.where(time == first, second, first)
+        options = [self._swap(tried, last, *left)]
+        if len(held) > 1:
+            options.append(self._gift(tried, last, *left))
+        best = min(options)
         if best.us >= self.finishes[last]:
             return False
-        self.places[best.item] = best.pipeline
+        self._put(best.item, last, best.pipeline)
         if best.back >= 0:
-            self.places[best.back] = last
-        self._count(last)
-        self._count(best.pipeline)
+            self._put(best.back, best.pipeline, last)
         return True
 
-    def _best(self, last: int, tried: Array) -> _Change:
-        """The best way to change one of these items of a pipeline for any other of another
-        pipeline, or for nothing: an item of each pipeline that takes no time."""
-        items, pipelines = len(self.places), len(self._type)
-        where = np.concatenate([self.places, np.arange(pipelines)])[:, None]
-        times = np.pad(self._times, ((0, 0), (0, pipelines)))
-        every = np.arange(items + pipelines)[:, None]
-        there = self._changed(
-            where, times[self._type[where], every], times[self._type[where], tried]
-        )
-        mine = times[self._type[last]]
-        after = np.maximum(there, self._changed(last, mine[tried], mine[every]))
-        after[where[:, 0] == last] = NEVER
-        back, at = divmod(int(after.argmin()), len(tried))
-        us, pipeline = int(after[back, at]), int(where[back, 0])
-        return _Change(us, int(tried[at]), pipeline, back if back < items else -1)
+    def _gift(self, tried: Array, last: int, load: Array, top: Array) -> _Change:
+        """The best way to give one of these items away. load, top: what is left without each."""
+        every = np.arange(len(self._type))[:, None]
+        own = self._times[self._type[every], tried]
+        after = self._done(every, self._loads[every] + own, np.maximum(self._tops[0, every], own))
+        after[last] = NEVER
+        us = np.maximum(after.min(axis=0), self._done(last, load, top))
+        at = int(us.argmin())
+        return _Change(int(us[at]), int(tried[at]), int(after[:, at].argmin()), -1)
 
-    def _changed(self, which: Array | int, gone: Array, come: Array) -> Array:
-        """When pipelines are done that get one item for another."""
-        first, second = self._tops[:, which]
-        top = np.maximum(np.where(gone == first, second, first), come)
-        return self._done(which, self._loads[which] - gone + come, top)
+    def _swap(self, tried: Array, last: int, load: Array, top: Array) -> _Change:
+        """The best way to change one of these items for any other of another pipeline."""
+        where, every = self.places[:, None], np.arange(len(self.places))[:, None]
+        own = self._times[self._type[where], tried]
+        theirs = self._times[self._type[where], every]
+        first, second = self._tops[:, where]
+        longest = np.maximum(np.where(theirs == first, second, first), own)
+        there = self._done(where, self._loads[where] - theirs + own, longest)
+        back = self._times[self._type[last], every]
+        here = self._done(last, load + back, np.maximum(top, back))
+        after = np.maximum(there, here)
+        after[self.places == last] = NEVER
+        best, at = divmod(int(after.argmin()), len(tried))
+        return _Change(int(after[best, at]), int(tried[at]), int(self.places[best]), best)
+
+    def _done(self, which: Array | int, loads: Array, tops: Array) -> Array:
+        return done_us(loads, tops, self._depths[which], self._fixed[which])
+
+    def _put(self, item: int, source: int, target: int) -> None:
+        self.places[item] = target
+        self._held[source] = self._held[source][self._held[source] != item]
+        self._held[target] = np.append(self._held[target], item)
+        for number in (source, target):
+            self._count(number)
+            self.finishes[number] = self._done(number, self._loads[number], self._tops[0, number])
