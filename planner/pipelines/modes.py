@@ -208,17 +208,23 @@ class ModeProgram:
             owed[home, modes[-1]] -= 1
         return Chosen(replace(self.strategy, modes=tuple(modes)), round(values[_T] * MS))
 
-    def thrifty(self, effort: Effort) -> tuple[int, PipelineStrategy] | None:
+    def thrifty(
+        self, effort: Effort, *, saved: bool = False
+    ) -> tuple[int, PipelineStrategy] | None:
         """The modes that hold least, shard by shard in all windows together, and the bytes of the
         fullest one; where the host has no room for what they put there, those that hold least in
-        that one."""
+        that one. saved: of those in which graphs stay, where they can."""
         size, every = self.choices.held_bytes, self.windows
         held: list[list[tuple[Window, Held]]] = [[] for _ in self.of]
         for window in every:
             for own in window.held:
                 held[own.shard].append((window, own))
         modes = tuple(
-            min(self.choices.modes(k), key=lambda mode: sum(size(*pair, mode) for pair in pairs))
+            min(
+                [mode for mode in self.choices.modes(k) if mode.activations == "saved" or not saved]
+                or self.choices.modes(k),
+                key=lambda mode: sum(size(*pair, mode) for pair in pairs),
+            )
             for k, pairs in enumerate(held)
         )
         waits = [

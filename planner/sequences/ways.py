@@ -77,10 +77,17 @@ def _sizes(
     asked: Asked, depths: Sequence[int], effort: Effort
 ) -> tuple[dict[int, int], list[dict[int, int]]]:
     """The most tokens of a microbatch that pipelines of each depth have memory for; and those that
-    are tried: parts and multiples of the longest sample."""
+    are tried: parts and multiples of the longest sample, and the most whose graphs can stay."""
     wanted = [bucket(round(scale * asked.longest)) for scale in _SCALES]
-    fits = {depth: most_tokens(asked, depth, max(wanted), effort) for depth in depths}
-    return fits, [{depth: min(fits[depth], size) for depth in depths} for size in wanted]
+    fits, stay = (
+        {depth: most_tokens(asked, depth, max(wanted), effort, saved=saved) for depth in depths}
+        for saved in (False, True)
+    )
+    every = [*(dict.fromkeys(depths, size) for size in wanted), stay]
+    longest = bucket(asked.longest)
+    return fits, [
+        {depth: min(fits[depth], size[depth] or longest) for depth in depths} for size in every
+    ]
 
 
 def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layout]:
@@ -114,18 +121,19 @@ def least_way(asked: Asked, layout: Layout) -> Way:
     return Way(layout, most | {layout.depth: bucket(asked.longest)})
 
 
-def most_tokens(asked: Asked, depth: int, wanted: int, effort: Effort) -> int:
+def most_tokens(
+    asked: Asked, depth: int, wanted: int, effort: Effort, *, saved: bool = False
+) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
-    for; 0 where there is none."""
-    layout = Layout.beside([depth])
+    for; 0 where there is none. saved: while all graphs stay on the devices."""
+    layout, most = Layout.beside([depth]), wanted // ALIGNMENT
 
     def fits(units: int) -> bool:
-        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort)
+        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort, saved=saved)
         if trial is None:
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
 
-    most = wanted // ALIGNMENT
     if not fits(most):
         most = bisect_left(range(1, most), True, key=lambda units: not fits(units))
     return most * ALIGNMENT
@@ -206,10 +214,11 @@ def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
     return Trial(asked, way, pieces, chosen.strategy) if chosen else None
 
 
-def thrifty(asked: Asked, way: Way, effort: Effort) -> Trial | None:
-    """A way in the modes that hold least; None where the host has no memory for them."""
+def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> Trial | None:
+    """A way in the modes that hold least, or those of them in which graphs stay; None where the
+    host has no memory for them."""
     program = _program(asked, way, FINEST)
-    found = program.thrifty(effort) if program else None
+    found = program.thrifty(effort, saved=saved) if program else None
     return Trial(asked, way, FINEST, found[1]) if found else None
 
 
