@@ -132,7 +132,7 @@ def most_tokens(
 ) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
     for; 0 where there is none. saved: while all graphs stay on the devices."""
-    layout, low, high = Layout.beside([depth]), 0, wanted // ALIGNMENT
+    layout, most = Layout.beside([depth]), wanted // ALIGNMENT
 
     def fits(units: int) -> bool:
         trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort, saved=saved)
@@ -140,12 +140,9 @@ def most_tokens(
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
 
-    if fits(high):
-        return wanted
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * ALIGNMENT
+    if not fits(most):
+        most = bisect_left(range(1, most), True, key=lambda units: not fits(units))
+    return most * ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)
