@@ -9,6 +9,7 @@ So the rules about a program's races and values hold as they are: what lies in t
 node is another buffer.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from msgspec import structs
@@ -81,10 +82,11 @@ def _transients(plan: Plan, views: Mapping[str, View]) -> list[int]:
     loads = {name: updating(view) for name, view in views.items()}
     found = [0] * node_count(plan)
     for name, nodes in {(one.program, nodes_of(plan, one)) for one in plan.segments}:
-        total = [0] * len(found)
+        total = Counter[int]()
         for device, size in loads[name].items():
             total[nodes[device]] += size
-        found = list(map(max, found, total))
+        for node, size in total.items():
+            found[node] = max(found[node], size)
     return found
 
 

@@ -8,7 +8,7 @@ a shard that is trained stays in the store of one node, its home.
     node 1   |  c   |  b.s1  |           either node
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from plans.schema import Buffer, Plan, Program, Segment, Task
 from plans.timing import Interval, union
@@ -29,23 +29,28 @@ def node_count(plan: Plan) -> int:
 
 
 def uses(
-    program: Program, tasks: Iterable[Task], nodes: Sequence[int]
+    program: Program, tasks: Iterable[Task], *placed: Sequence[int]
 ) -> Mapping[Kept, frozenset[int]]:
-    """The nodes in whose stores a program on devices of these nodes has the state of each shard of
-    its tasks; none where it does not use it."""
+    """The nodes in whose stores a program has the state of each shard of its tasks, where it runs
+    on devices of these nodes, one time and another; none where it does not use it."""
     kept = {name: entry[:2] for task in tasks for name, entry in stored(task).items()}
     found: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
     for device, names in _named(program).items():
+        there = {nodes[device] for nodes in placed}
         for name in names & kept.keys():
-            found[kept[name]].add(nodes[device])
+            found[kept[name]] |= there
     return {shard: frozenset(own) for shard, own in found.items()}
 
 
 def homes(plan: Plan) -> Mapping[Kept, frozenset[int]]:
     """The nodes in whose stores programs have the state of each shard."""
+    placed: dict[str, set[tuple[int, ...]]] = {}
+    for segment in plan.segments:
+        placed.setdefault(segment.program, set()).add(nodes_of(plan, segment))
     found: dict[Kept, frozenset[int]] = {}
-    for program, nodes in _places(plan):
-        for shard, own in uses(program, map(plan.task, program.tasks), nodes).items():
+    for name, every in placed.items():
+        program = plan.program(name)
+        for shard, own in uses(program, map(plan.task, program.tasks), *every).items():
             found[shard] = found.get(shard, frozenset()) | own
     return found
 
@@ -111,9 +116,3 @@ def _named(program: Program) -> dict[int, set[str]]:
     for op in program.ops:
         found.setdefault(op.queue.device, set()).update(op.reads.values(), op.writes.values())
     return found
-
-
-def _places(plan: Plan) -> Iterator[tuple[Program, tuple[int, ...]]]:
-    """Each program with the nodes of the devices that it runs on, once."""
-    for name, nodes in dict.fromkeys((s.program, nodes_of(plan, s)) for s in plan.segments):
-        yield plan.program(name), nodes

@@ -106,17 +106,26 @@ def many_streams() -> Tree:
     program = plan["programs"][0]
     rows = [
         (
-            _op(f"a.s0.P{n}", f"{n}.h2d", reads={"param": "a.s0.param"}, writes={"param": f"{n}"}),
+            _op(
+                f"a.s0.P{n + 9}",
+                f"{n}.h2d",
+                reads={"param": "a.s0.param"},
+                writes={"param": f"{n}"},
+            ),
             {"name": f"{n}", "space": str(n), "offset": 0, "bytes": 512},
-            {"slab_bytes": 9999, "reserve_bytes": 999},
+            program["memory"][0],
+            plan["devices"][0],
+            n,
         )
-        for n in range(2, 10_000)
+        for n in range(1, 10_000)
     ]
-    rows = _cut(rows, plan)
-    memory = program["memory"][0]
-    program["memory"] = [memory, memory, *(memory for *_, memory in rows)]
-    program["round"] += [op for op, *_ in rows]
-    program["buffers"] += [buffer for _, buffer, _ in rows]
+    ops, buffers, memory, devices, numbers = zip(*_cut(rows, plan), strict=True)
+    program["memory"] += memory
+    program["round"] += ops
+    program["buffers"] += buffers
+    plan["devices"] += devices
+    plan["segments"][0]["devices"] += numbers
+    plan["prediction"]["makespan_us"] += 1
     return plan
 
 
@@ -156,6 +165,7 @@ def missing_ops() -> Tree:
     task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(1500)]
     small = program | {"buffers": [], "enter": [], "round": program["round"][:1], "leave": []}
     plan["programs"] = _cut([small | {"name": f"p{n}"} for n in range(9999)], plan)
+    plan["segments"][0]["program"] = "p0"
     return plan
 
 
@@ -254,11 +264,9 @@ def long_numbers() -> Tree:
 
 
 def many_devices() -> Tree:
-    """A segment on a hundred thousand devices, and a prediction for as many."""
+    """A segment on hundreds of thousands of devices."""
     plan = tree("resident")
-    plan["segments"][0]["devices"] = [n % 7 for n in range(100_000)]
-    row = {"compute_us": 0, "exposed_copy_us": 0, "peak_bytes": 0}
-    plan["prediction"]["devices"] = _cut([row] * 20_000, plan)
+    plan["segments"][0]["devices"] = _cut([n % 7 for n in range(1 << 20)], plan)
     return plan
 
 
@@ -283,8 +291,6 @@ def many_ways() -> Tree:
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["memory"] = program["memory"][:1] * 12
     plan["devices"] = [plan["devices"][0] | {"node": n // 12} for n in range(24)]
-    row = {"compute_us": 0, "exposed_copy_us": 0, "peak_bytes": 0}
-    plan["prediction"]["devices"] = [row] * 24
     ways = ([12 * (way >> k & 1) + k for k in range(12)] for way in range(4096))
     plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan)
     return plan
