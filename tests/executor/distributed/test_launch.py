@@ -33,14 +33,12 @@ pytestmark = pytest.mark.usefixtures("quick", "untimed")
 IN_TURN = Path(__file__).parents[2] / "support" / "in_turn.py"
 LINK = Emulation(10**9, 10**9, 5)
 
-# By name: the workload, the bytes of a device, and what build is asked for.
+# By name: the workload, the bytes of a device, and what build is asked for; test_alike has more,
+# without command lines.
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "1f1b": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "1f1b")),
-    "halves": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "zero-bubble")),
     "replicas": ("scaled", 1 << 20, ("--layout", "1x2")),
-    "buffers": ("norms", 1 << 20, ("--layout", "2x1")),
     "spilling": ("pairs", 110 << 10, ("--layout", "2x1", "--order", "gpipe")),
-    "masters": ("masters", 120 << 10, ("--layout", "2x1")),
     "tasks": ("three", 110 << 10, ()),
 }
 
