@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 from support import small_tasks
+from support.agents import IN_TURN
 from support.cli import executor_cli, planner_cli, succeeded
 from support.forked import children, ended, started, torchrun
 from support.same import same
@@ -30,7 +31,6 @@ from profiles.schema import Emulation
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
-IN_TURN = Path(__file__).parents[2] / "support" / "in_turn.py"
 LINK = Emulation(10**9, 10**9, 5)
 
 # By name: the workload, the bytes of a device, and what build is asked for; test_alike has more,
