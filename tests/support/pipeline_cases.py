@@ -20,11 +20,9 @@ from profiles.codec import pretty
 from profiles.schema import Precision, Profile
 
 
-def deep(layers: int = 9) -> nn.Module:
-    """Layers with dropout."""
-    inner = (
-        nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Dropout(0.2)) for _ in range(layers - 2)
-    )
+def deep() -> nn.Module:
+    """Nine layers, with dropout."""
+    inner = (nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Dropout(0.2)) for _ in range(7))
     return nn.Sequential(nn.Linear(WIDTH, 24), *inner, nn.Linear(24, 4))
 
 

@@ -26,8 +26,6 @@ from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from profiles.schema import Emulation
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 FAST = Emulation(h2d_bytes_per_s=10**10, d2h_bytes_per_s=10**10, latency_us=0)
 WIDTHS = (16, 256, 8, 512, 32, 4)  # boundaries and transients differ with them
 BATCH = 32
