@@ -168,18 +168,17 @@ class LayerNorm2d(nn.LayerNorm):
 class ConvNextBlock(nn.Module):
     """A wide depthwise convolution, an inverted bottleneck, a learnt scale and a skip."""
 
-    def __init__(self, width: int, drop: float = 0.1) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.spread = nn.Conv2d(width, width, 7, padding=3, groups=width)
         self.norm = nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.scale = nn.Parameter(torch.full((width,), 0.1))
-        self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(self.spread(x).permute(0, 2, 3, 1))
         h = self.scale * self.down(F.gelu(self.up(h)))
-        kept = torch.rand(len(x), 1, 1, 1) >= self.drop  # stochastic depth, by sample
+        kept = torch.rand(len(x), 1, 1, 1) >= 0.1  # stochastic depth, by sample
         return x + h.permute(0, 3, 1, 2) * kept.to(h.device)
 
 
@@ -350,11 +349,11 @@ class Frozen(nn.Module):
 class LowRank(nn.Module):
     """A frozen linear layer and a small learnt correction."""
 
-    def __init__(self, base: nn.Linear, rank: int = 2) -> None:
+    def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down = nn.Linear(base.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, base.out_features, bias=False)
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
         self.dropout = nn.Dropout(0.1)
         nn.init.zeros_(self.up.weight)
 

@@ -36,10 +36,10 @@ Made = tuple[Case, PipelineStrategy]
 MODES = (RESIDENT, SPILLING, STREAMED, KEPT, SAVED, PACKED)
 
 
-def layout(front: int, rear: int, layers: int = 4) -> Places:
-    """So many replicas of the lower half of the layers, and of the upper."""
+def layout(front: int, rear: int) -> Places:
+    """So many replicas of the lower two layers, and of the upper two."""
     devices = tuple(range(front + rear))
-    return tuple(devices[:front] if k < layers // 2 else devices[front:] for k in range(layers))
+    return (devices[:front],) * 2 + (devices[front:],) * 2
 
 
 ORDERS: dict[str, tuple[Places, Callable[[Where], Order], Mode]] = {

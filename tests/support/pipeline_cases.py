@@ -4,30 +4,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import pytest
 import torch
+from support import quick
 from support.kept import kept
-from support.quick import ROOM, measured
-from support.searches import SHORT
+from support.quick import least, measured
 from support.toys import WIDTH, Tied, batches
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from executor.workload.task import Evaluation, Task
-from planner import Infeasible, Problem, build
-from planner.inputs import parse_layout
 from planner.inputs.layout import OrderName
 from plans.schema import Plan
 from profiles.codec import pretty
 from profiles.schema import Precision, Profile
 
 
-def deep(layers: int = 9) -> nn.Module:
-    """Layers with dropout."""
-    inner = (
-        nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Dropout(0.2)) for _ in range(layers - 2)
-    )
+def deep() -> nn.Module:
+    """Nine layers, with dropout."""
+    inner = (nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Dropout(0.2)) for _ in range(7))
     return nn.Sequential(nn.Linear(WIDTH, 24), *inner, nn.Linear(24, 4))
 
 
@@ -113,13 +108,6 @@ CASES = [
 JUDGED = Case("2x1", "1f1b", counting, microbatches=2, judged=True)
 
 
-def asked(made: Profile, layout: str, order: OrderName, room: int) -> Problem:
-    """All tasks in this layout and order, on so many devices of this size."""
-    shape = parse_layout(layout)
-    one = Problem.of(made, devices=shape.devices, device_bytes=room, host_bytes=None)
-    return replace(one, layout=shape, order=order)
-
-
 def profiled(case: Case) -> Profile:
     """That of its task, which others have as well."""
     return _profiled(replace(case, layout="", order="auto", least=False))
@@ -132,17 +120,6 @@ def _profiled(case: Case) -> Profile:
 
 def built(made: Profile, case: Case) -> Plan:
     """The case's plan, which other files want as well."""
-
-    def make() -> Plan:
-        room = smallest(made, case) if case.least else ROOM
-        wanted = asked(made, case.layout, case.order, room)
-        return build(wanted, profile_sha256="0" * 64, limits=SHORT)
-
-    return kept(f"{case} {pretty(made).decode()}", make)
-
-
-def smallest(made: Profile, case: Case) -> int:
-    """The memory that a refusal of less names."""
-    with pytest.raises(Infeasible) as refused:
-        build(asked(made, case.layout, case.order, 1), profile_sha256="0" * 64, limits=SHORT)
-    return refused.value.smallest
+    make = least if case.least else quick.built
+    asked = partial(make, made, layout=case.layout, order=case.order)
+    return kept(f"{case} {pretty(made).decode()}", asked)

@@ -4,6 +4,7 @@ No test that plans this way looks at times.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 from support.searches import SHORT, searching
@@ -14,7 +15,8 @@ from executor.profiling import task as task_profiler
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
-from planner.inputs import only_microbatch
+from planner.inputs import only_microbatch, parse_layout
+from planner.inputs.layout import OrderName
 from plans.schema import Plan
 from profiles.schema import Emulation, Profile
 
@@ -49,19 +51,28 @@ def measured(task: Task, microbatches: int | None) -> Profile:
     return only_microbatch(made, made.tasks[0].batches[0].microbatch)
 
 
-def built(made: Profile, device_bytes: int) -> Plan:
-    """A plan for one device of this size. Infeasible where that is too small."""
-    asked = Problem.of(made, devices=1, device_bytes=device_bytes, host_bytes=None)
-    return build(asked, profile_sha256="0" * 64, limits=SHORT)
+def built(
+    made: Profile,
+    device_bytes: int = ROOM,
+    *,
+    layout: str = "",
+    order: OrderName = "auto",
+    host_bytes: int | None = None,
+) -> Plan:
+    """A plan for devices of this size: one, or those of the layout. Infeasible where they are too
+    small."""
+    shape = parse_layout(layout) if layout else None
+    devices = shape.devices if shape else 1
+    asked = Problem.of(made, devices=devices, device_bytes=device_bytes, host_bytes=host_bytes)
+    wanted = replace(asked, layout=shape, order=order)
+    return build(wanted, profile_sha256="0" * 64, limits=SHORT)
 
 
-def smallest(made: Profile) -> int:
-    """The bytes of the smallest device that will do."""
+def least(made: Profile, *, layout: str = "", order: OrderName = "auto") -> Plan:
+    """The plan for the smallest devices that will do."""
     room = 1
     while True:
         try:
-            built(made, room)
+            return built(made, room, layout=layout, order=order)
         except Infeasible as error:
             room = error.smallest
-        else:
-            return room

@@ -31,6 +31,6 @@ def searching(chosen: Limits) -> Iterator[None]:
         yield
 
 
-def effort(limits: Limits | None = None, seconds: float = 60) -> Effort:
+def effort(limits: Limits | None = None) -> Effort:
     """Time enough, and these limits."""
-    return Effort(time.monotonic() + seconds, 0, limits or default())
+    return Effort(time.monotonic() + 60, 0, limits or default())

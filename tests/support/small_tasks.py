@@ -38,13 +38,12 @@ def _batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
     return inputs, torch.randn(BATCH, 4, generator=generator)
 
 
-def _dense(norm: bool = False) -> nn.Module:
-    middle = nn.BatchNorm1d(WIDTH) if norm else nn.Identity()
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), middle, nn.GELU(), nn.Dropout(0.1))
+def _dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1))
 
 
 def _model(layers: Sequence[str]) -> nn.Sequential:
-    made = {"dense": _dense, "norm": partial(_dense, True), "pair": Pair, "sum": Sum}
+    made = {"dense": _dense, "pair": Pair, "sum": Sum}
     return nn.Sequential(*(made[name]() for name in layers), nn.Linear(WIDTH, 4))
 
 
@@ -65,17 +64,8 @@ def scaled() -> list[Task]:
     return [_task(clip=0.5, precision="fp16-autocast", scheduler=scheduler)]
 
 
-def norms() -> list[Task]:
-    """With buffers that forwards change."""
-    return [_task(layers=("norm", "dense", "dense", "norm"))]
-
-
 def pairs() -> list[Task]:
     return [_task(layers=("pair", "pair", "sum", "dense"))]
-
-
-def masters() -> list[Task]:
-    return [_task(precision="bf16")]
 
 
 def three() -> list[Task]:

@@ -21,9 +21,9 @@ def us_of(formula: Formula, tokens: int, squares: int) -> float:
     return square * squares / 1e9 + linear * tokens / 1e6 + fixed / 1e3
 
 
-def cost(size: int, formula: Formula, *, width: int = 64, fixed_bytes: int = 0) -> LayerCost:
-    """A layer's cost at so many tokens: fp32 boundaries of so many values a token."""
-    boundary = align(4 * width * size)
+def cost(size: int, formula: Formula, *, fixed_bytes: int = 0) -> LayerCost:
+    """A layer's cost at so many tokens: fp32 boundaries of 64 values a token."""
+    boundary = align(4 * 64 * size)
     forward = us_of(formula, size, size * size)
     return LayerCost(
         microbatch=size,

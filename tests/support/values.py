@@ -27,9 +27,9 @@ class Begin(nn.Module):
 class Middle(nn.Module):
     """Uses all of it, some of it twice, and hands on what it did not change."""
 
-    def __init__(self, dropout: float = 0.25) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.block = block(dropout)
+        self.block = block()
 
     def forward(self, value: Any) -> Any:
         mask, bias, nothing, times = value["extra"]

@@ -9,8 +9,7 @@ from unittest import mock
 import torch
 from support.architectures import architecture, tokens, vectors
 from support.plain import Plain, Share, train
-from support.quick import ROOM, measured
-from support.searches import SHORT
+from support.quick import built, measured
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
@@ -18,8 +17,7 @@ from torch.utils._pytree import tree_map
 from executor.driver import Result
 from executor.profiling import task as task_profiler
 from executor.workload.task import Task
-from planner import Problem, build
-from planner.inputs import only_microbatch, parse_layout
+from planner.inputs import only_microbatch
 from plans.schema import Plan
 from profiles.schema import Profile
 
@@ -100,14 +98,8 @@ def kinds() -> dict[str, Kind]:
 
 def planned(made: Profile, layout: str, microbatches: int | None) -> Plan:
     """A plan in this layout; None: microbatches are not asked for. Infeasible without one."""
-    shape = parse_layout("1x1" if layout == "1" else layout)
     asked = only_microbatch(made, BATCH // microbatches) if microbatches else made
-    problem = Problem.of(asked, devices=shape.devices, device_bytes=ROOM, host_bytes=None)
-    return build(
-        replace(problem, layout=shape if shape.devices > 1 else None),
-        profile_sha256="0" * 64,
-        limits=SHORT,
-    )
+    return built(asked, layout="" if layout == "1" else layout)
 
 
 def oracle(plan: Plan, kind: Kind) -> Plain:

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.chains import chain, rows
-from support.quick import measured, quickly
+from support.quick import built, least, measured, quickly
 from support.same import assert_same
 
 import plans
 from executor import run
 from executor.workload.task import Evaluation
-from planner import Infeasible, Problem, build
-from plans.schema import Plan
+from planner import Infeasible
 from profiles.schema import Profile
 
 TASK = chain("a", 6, 4, 4, precision="bf16")
@@ -38,18 +37,11 @@ def frozen() -> Any:
     return made
 
 
-def planned(made: Profile, host_bytes: int, device_bytes: int | None = None) -> Plan:
-    asked = Problem.of(made, devices=1, device_bytes=device_bytes, host_bytes=host_bytes)
-    return build(asked, profile_sha256="0" * 64)
-
-
 @cache
 def profiled(name: str) -> tuple[Profile, int]:
     """A task's profile, and the bytes of the smallest device that will do."""
     made = measured(TASKS[name], 2)
-    with pytest.raises(Infeasible) as refused:
-        planned(made, 1 << 30, 1)
-    return made, refused.value.smallest
+    return made, least(made).devices[0].budget_bytes
 
 
 TASKS = {
@@ -66,12 +58,12 @@ def test_less_host_memory_trains_the_same_bits(name: str, share: float) -> None:
     """Parameters that have masters are not kept; on the smallest device, which updates on the host,
     and on a larger one."""
     with quickly():
-        made, least = profiled(name)
-        device = int(least * share)
-        roomy = planned(made, 1 << 30, device)
+        made, room = profiled(name)
+        device = int(room * share)
+        roomy = built(made, device)
         assert not any(shard.cast for shard in roomy.tasks[0].shards)
         kept = sum(shard.param_bytes + shard.state_bytes for shard in roomy.tasks[0].shards)
-        plan = planned(made, kept - 1, device)
+        plan = built(made, device, host_bytes=kept - 1)
     plans.prove(plan)
     cast = [shard for shard in plan.tasks[0].shards if shard.cast]
     assert cast
@@ -83,7 +75,7 @@ def test_without_a_rate_nothing_is_cast() -> None:
     """A profile that does not say how long casts take needs the host memory of before."""
     with quickly():
         made, _ = profiled("chain")
-        shards = planned(made, 1 << 30).tasks[0].shards
+        shards = built(made).tasks[0].shards
         (device,) = made.machine.devices
         links = tuple(link for link in device.links if link.kind != "cast")
         assert len(links) == 3 < len(device.links)
@@ -91,4 +83,4 @@ def test_without_a_rate_nothing_is_cast() -> None:
         older = structs.replace(made, machine=machine)
         kept = sum(shard.param_bytes + shard.state_bytes for shard in shards)
         with pytest.raises(Infeasible, match="smallest --host-memory that would do"):
-            planned(older, kept - 1)
+            built(older, host_bytes=kept - 1)

@@ -19,7 +19,7 @@ pytest.importorskip("transformers")
 
 from support.architectures import NAMES, architecture
 from support.plain import train
-from support.quick import ROOM, built, measured, quickly, smallest
+from support.quick import built, least, measured, quickly
 from support.random_plans import some_plan
 from support.same import assert_same
 from torch.optim import SGD, Adafactor, AdamW
@@ -128,6 +128,6 @@ def plans_of(case: Case, profile: Profile) -> Iterator[Plan]:
         rng = random.Random(named(case))
         yield from (some_plan(profile, rng) for _ in range(RANDOM))
         return
-    plan = built(profile, ROOM if case.plan == "all" else smallest(profile))
+    plan = built(profile) if case.plan == "all" else least(profile)
     assert len(plan.tasks[0].shards) > 1 or case.plan == "all"
     yield plan

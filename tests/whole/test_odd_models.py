@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from support import values
 from support.chains import WIDTH, block, chain, rows
-from support.quick import ROOM, built, measured, quickly, smallest
+from support.quick import least, measured, quickly
 from support.same import assert_same
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -108,8 +108,7 @@ ODD = {
 def trained(task: Task, microbatches: int | None = None) -> Plan:
     """The plan in the smallest budget there is; every bit of its run is the plain loop's."""
     with quickly():
-        made = measured(task, microbatches)
-        plan = built(made, smallest(made))
+        plan = least(measured(task, microbatches))
     assert_same(plan, [task], run(plan, [task]))
     return plan
 
@@ -129,7 +128,7 @@ def test_more_devices_than_tasks() -> None:
     """One task on five devices leaves those that it cannot use alone."""
     task = ODD["a batch of one"]
     with quickly():
-        asked = Problem.of(measured(task, 1), devices=5, device_bytes=ROOM, host_bytes=None)
+        asked = Problem.of(measured(task, 1), devices=5, device_bytes=None, host_bytes=None)
         plan = build(asked, profile_sha256="0" * 64)
     assert_same(plan, [task], run(plan, [task]))
     assert len(plan.devices) == 5

@@ -1,6 +1,6 @@
 """Tied weights in several shards: from the profile to the bits of plain loops."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -9,29 +9,26 @@ pytest.importorskip("torch")
 
 import torch
 from msgspec import structs
-from support import apart, tied
+from support import apart, quick, tied
 from support.halves import halved
 from support.plain import Plain, train
+from support.quick import built, least
 from support.same import assert_same
 from support.slabs import bound
-from support.steady import steady
 
 from executor import run
 from executor.driver import Result
 from executor.errors import MismatchError
-from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
-from planner import Problem, build
-from planner.errors import Infeasible
+from planner import Problem
 from planner.shards.modes import Mode
 from planner.shards.ties import separable
 from plans import prove
 from plans.schema import Plan
-from profiles.schema import Emulation, Profile
+from profiles.schema import Profile
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
-FAST = Emulation(h2d_bytes_per_s=10**9, d2h_bytes_per_s=10**9, latency_us=5)
 WAYS = ("plain", "three", "unused", "alone", "clipped", "masters", "autocast", "scaled")
 MODES = (
     Mode("streamed", "host", "recompute"),
@@ -41,15 +38,14 @@ MODES = (
 )
 
 
-@cache
-def measured(way: str) -> Profile:
-    options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
-    return steady(profile(f"{tied.__file__}:{way}", options))
-
-
 def tasks(way: str) -> list[Task]:
     made: Callable[[], list[Task]] = getattr(tied, way)
     return made()
+
+
+@cache
+def measured(way: str) -> Profile:
+    return quick.measured(tasks(way)[0], None)
 
 
 @cache
@@ -107,31 +103,20 @@ def test_any_cuts_and_any_block(cuts: tuple[int, ...], block: int) -> None:
     trained("three", cut("three", MODES[1 + block % 2], 2, cuts, block))
 
 
-def budgets(way: str) -> Iterator[int]:
-    """The smallest there is, and somewhat more."""
-    asked = Problem.of(measured(way), devices=1, device_bytes=1000, host_bytes=None)
-    with pytest.raises(Infeasible) as short:
-        build(asked, profile_sha256="0" * 64)
-    yield short.value.smallest
-    yield short.value.smallest * 3 // 2
-
-
 @pytest.mark.parametrize("way", ["plain", "three"])
 def test_built_plans_train_the_same(way: str) -> None:
     """In the smallest budget there is and in one that is not much larger, the weight crosses
     shards and every bit is the plain loop's."""
-    for budget in budgets(way):
-        asked = Problem.of(measured(way), devices=1, device_bytes=budget, host_bytes=None)
-        plan = build(asked, profile_sha256="0" * 64, seconds=20)
+    tight = least(measured(way))
+    roomy = built(measured(way), tight.devices[0].budget_bytes * 3 // 2)
+    for plan in (tight, roomy):
         assert len(plan.tasks[0].shards) > 1
         trained(way, plan)
 
 
 def test_evaluations_share_the_weight_too() -> None:
     """In the smallest budget there is, with the model as trained."""
-    budget = next(budgets("judged"))
-    asked = Problem.of(measured("judged"), devices=1, device_bytes=budget, host_bytes=None)
-    plan = build(asked, profile_sha256="0" * 64, seconds=20)
+    plan = least(measured("judged"))
     assert plan.tasks[0].tie_bytes
     done = trained("judged", plan)
     (task,), model, count = tasks("judged"), done.model("t").eval(), plan.tasks[0].microbatches

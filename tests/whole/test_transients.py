@@ -1,7 +1,7 @@
 """The cost model against the memory meter: no plan runs out of what it reserved."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, pairwise
 
 import pytest
@@ -9,28 +9,22 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from support import quick
+from support.apart import planned
 from support.chains import chain, rows
 from support.device_cases import laid_out
-from support.lone import lone
 from support.slabs import bound
-from support.steady import timeless
 from torch import Tensor, nn
 
 from executor import run
-from executor.profiling.profiler import Options, profile
-from executor.workload.task import Task
 from planner.inputs.problem import Problem
-from planner.lowering.round import Round
 from planner.pipelines.sketch import ZERO_BUBBLE, PipelineSpec, Sketch
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Activations, Mode
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
-from plans import prove
-from profiles.schema import Emulation, Profile
-
-pytestmark = pytest.mark.usefixtures("warm")
+from profiles.schema import Emulation
 
 FAST = Emulation(h2d_bytes_per_s=10**10, d2h_bytes_per_s=10**10, latency_us=0)
 WIDTHS = (16, 256, 8, 512, 32, 4)  # boundaries and transients differ with them
@@ -40,11 +34,6 @@ BATCH = 32
 def model() -> nn.Sequential:
     pairs = pairwise(WIDTHS)
     return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.GELU()) for a, b in pairs))
-
-
-def tasks() -> list[Task]:
-    data = partial(rows, BATCH, width=WIDTHS[0], out=WIDTHS[-1])
-    return [chain("u", 0, BATCH, 1, model=model, data=data)]
 
 
 def tall() -> nn.Sequential:
@@ -64,25 +53,11 @@ def long_rows(step: int) -> tuple[Tensor, Tensor]:
     return made[0], made[1]
 
 
-def tall_tasks() -> list[Task]:
-    return [replace(tasks()[0], model=tall, data=long_rows)]
-
-
-def _measured(ref: str) -> Profile:
-    options = Options(device_bytes=1 << 24, emulation=FAST, devices=1, samples=1)
-    return profile(f"{__file__}:{ref}", options)
-
-
-@pytest.fixture(scope="module")
-def measured() -> Profile:
-    return _measured("tasks")
-
-
-@pytest.fixture(scope="module")
-def halves() -> Profile:
-    with timeless():
-        return _measured("tall_tasks")
-
+TASK = chain(
+    "u", 0, BATCH, 1, model=model, data=partial(rows, BATCH, width=WIDTHS[0], out=WIDTHS[-1])
+)
+TALL = replace(TASK, model=tall, data=long_rows)
+measured = cache(partial(quick.measured, microbatches=None))
 
 MODES = (
     Mode("streamed", "host", "recompute"),
@@ -95,41 +70,37 @@ MODES = (
 @pytest.mark.parametrize("microbatch", [4, 32])
 @pytest.mark.parametrize("cut", [c for n in range(5) for c in combinations(range(1, 5), n)])
 def test_every_cut_runs_in_what_it_reserves(
-    measured: Profile, cut: tuple[int, ...], microbatch: int, monkeypatch: pytest.MonkeyPatch
+    cut: tuple[int, ...], microbatch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever layers a shard joins, and whatever happens to its activations, its ops take no more
     than predicted, which the executor measures; and the slab is used to its end."""
-    asked = Problem.of(measured, devices=1, device_bytes=None, host_bytes=None)
+    asked = Problem.of(measured(TASK), devices=1, device_bytes=None, host_bytes=None)
     costs = TaskCosts(asked.tasks[0], microbatch)
     cuts = (0, *cut, 5)
     mode = MODES[(sum(cut) + len(cut)) % len(MODES)]
     plain = Strategy(costs, cuts, (mode,) * (len(cuts) - 1), len(cut) // 2, lumped=False)
-    strategy = resettled(plain)
-    made = Round(strategy, Links.of(asked.device), 0)
-    plan = lone(asked, made)
-    prove(plan)
+    plan = planned(asked, resettled(plain))
     ends = bound(monkeypatch, plan)
-    done = run(plan, tasks())
-    needs = made.slab.bytes + strategy.reserve_bytes
-    assert ends == [made.slab.bytes]
+    done = run(plan, [TASK])
+    (memory,) = plan.programs[0].memory
+    needs = memory.slab_bytes + memory.reserve_bytes
+    assert ends == [memory.slab_bytes]
     assert done.peak_bytes[0] <= needs
     assert done.peak_bytes[0] > needs * 2 // 3  # and no wild guess either
 
 
 @pytest.mark.parametrize("cut", range(1, 6))
 @pytest.mark.parametrize("activations", ["recompute", "saved", "offload"])
-def test_parts_of_backwards_run_in_what_they_reserve(
-    halves: Profile, cut: int, activations: Activations
-) -> None:
+def test_parts_of_backwards_run_in_what_they_reserve(cut: int, activations: Activations) -> None:
     """However many layers a shard has whose backwards are split, I takes no more than predicted
     beside what waits for W."""
-    asked = Problem.of(halves, devices=2, device_bytes=None, host_bytes=None)
+    asked = Problem.of(measured(TALL), devices=2, device_bytes=None, host_bytes=None)
     costs, points = TaskCosts(asked.tasks[0], 2), (0, cut, 6)
     links = Links.of(asked.device)
     sketch = Sketch((PipelineSpec((1, 1), costs, points),), ZERO_BUBBLE, points, 1, links)
     modes = (Mode("resident", "device", activations), Mode("resident", "device"))
     plan = laid_out(asked, replace(sketch.strategy, modes=modes))
     assert any(".I" in op.id for op in plan.programs[0].round)
-    peaks = run(plan, tall_tasks()).peak_bytes
+    peaks = run(plan, [TALL]).peak_bytes
     pairs = zip(peaks, plan.programs[0].memory, strict=True)
     assert all(m.slab_bytes + m.reserve_bytes >= peak for peak, m in pairs)

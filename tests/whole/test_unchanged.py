@@ -31,7 +31,7 @@ from support.architectures import (
 from support.chains import WIDTH
 from support.cli import executor_cli, succeeded
 from support.plain import train
-from support.quick import ROOM, built, measured, quickly, smallest
+from support.quick import built, least, measured, quickly
 from support.same import assert_same
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -46,8 +46,7 @@ from executor.profiling import task as task_profiler
 from executor.profiling.layer_checks import batch
 from executor.workload import load
 from executor.workload.task import Task, build
-from plans.schema import Plan
-from profiles.schema import Cut, Profile
+from profiles.schema import Cut
 
 pytestmark = pytest.mark.filterwarnings("default")  # transformers and torch have their own
 
@@ -245,18 +244,12 @@ TASKS = {
 }
 
 
-def trained(made: Task, profile: Profile, room: int) -> Plan:
-    """Plan in so much memory and run, with the bits of the plain loop."""
-    plan = built(profile, room)
-    assert_same(plan, [made], run(plan, [made]))
-    return plan
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_the_bits_of_the_plain_loop(name: str) -> None:
     """It is cut at its modules into several layers, for any microbatch, and trained as it is."""
     profile = measured(TASKS[name], 2)
-    plan = trained(TASKS[name], profile, smallest(profile))
+    plan = least(profile)
+    assert_same(plan, [TASKS[name]], run(plan, [TASKS[name]]))
     assert len(plan.tasks[0].shards) >= 3
     cut = profile.tasks[0].cut
     assert cut is not None
@@ -288,8 +281,8 @@ def test_a_shared_tower_takes_what_was_planned() -> None:
     """Gradients of all that is used twice wait for the second use, and there is room for them."""
     made = task(Siamese, couples, F.mse_loss)
     whole, thirds = measured(made, 1), measured(made, 3)
-    for profile, room in ((whole, smallest(whole)), (whole, ROOM), (thirds, smallest(thirds))):
-        trained(made, profile, room)
+    for plan in (least(whole), built(whole), least(thirds)):
+        assert_same(plan, [made], run(plan, [made]))
 
 
 def cut(made: Task) -> Chain:

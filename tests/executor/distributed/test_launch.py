@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 from support import small_tasks
+from support.agents import IN_TURN
 from support.cli import executor_cli, planner_cli, succeeded
 from support.forked import children, ended, started, torchrun
 from support.same import same
@@ -30,17 +31,14 @@ from profiles.schema import Emulation
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
-IN_TURN = Path(__file__).parents[2] / "support" / "in_turn.py"
 LINK = Emulation(10**9, 10**9, 5)
 
-# By name: the workload, the bytes of a device, and what build is asked for.
+# By name: the workload, the bytes of a device, and what build is asked for; test_alike has more,
+# without command lines.
 CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "1f1b": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "1f1b")),
-    "halves": ("dropout", 1 << 20, ("--layout", "2x1", "--order", "zero-bubble")),
     "replicas": ("scaled", 1 << 20, ("--layout", "1x2")),
-    "buffers": ("norms", 1 << 20, ("--layout", "2x1")),
     "spilling": ("pairs", 110 << 10, ("--layout", "2x1", "--order", "gpipe")),
-    "masters": ("masters", 120 << 10, ("--layout", "2x1")),
     "tasks": ("three", 110 << 10, ()),
 }
 

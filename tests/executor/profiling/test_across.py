@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support import small_tasks, two_machines
+from support import small_tasks
+from support.agents import IN_TURN
 from support.forked import ended, started, torchrun
 
 import profiles
@@ -31,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
         for name in ("near", "far")
     ]
     said = folder / "said"
-    both = started(torchrun(2, two_machines.__file__, *commands), said, folder)
+    both = started(torchrun(2, IN_TURN, *commands), said, folder, APART="last")
     assert ended(both) == 0, said.read_text()
     assert said.read_text().count("profile: ") == 2
     return {name: profiles.load(folder / f"{name}.json") for name in ("near", "far")}

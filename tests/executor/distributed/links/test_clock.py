@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support import apart_clocks, small_tasks
+from support import small_tasks
+from support.agents import IN_TURN
 from support.cli import planner_cli, succeeded
 from support.forked import ended, started, torchrun
 from support.steady import steady
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeeded(planner_cli(*call, "-o", folder / "plan.json"))
     command = json.dumps(["run", "plan.json", "-o", "log.jsonl"])
     said = folder / "said"
-    both = started(torchrun(2, apart_clocks.__file__, command), said, folder)
+    both = started(torchrun(2, IN_TURN, command), said, folder, APART="clock")
     assert ended(both) == 0, said.read_text()
     return folder
 
