@@ -110,11 +110,13 @@ Devices = Sequence[int]  # the kind of each device
 
 
 class Chunk(NamedTuple):
-    """Rounds of a job, by its position, on these devices; None: where they are done soonest."""
+    """Rounds of a job, by its position, on these devices; None: where they are done soonest, on any
+    kind of devices or on this one."""
 
     at: int
     rounds: int
     devices: tuple[int, ...] | None = None
+    kind: int | None = None
 
 
 class Score(NamedTuple):
