@@ -68,23 +68,32 @@ def regions(plan: Plan) -> dict[str, list[Interval]]:
     }
 
 
-def rivals(plan: Plan) -> dict[str, set[tuple[str, str]]]:
-    """For every task the pairs that it makes with tasks that have host bytes of its own; none in a
-    plan in which no task waits on the disk."""
-    found: dict[str, set[tuple[str, str]]] = {}
-    if all(one.read_us is None and one.write_us is None for one in plan.segments):
-        return found
+def meeting(spans: Iterable[tuple[int, int, str]]) -> dict[str, set[str]]:
+    """For each name of these spans, from a byte to before another, the others that share bytes with
+    it."""
+    found: dict[str, set[str]] = {}
     active: list[tuple[int, str]] = []
-    spans = ((*span, name) for name, own in regions(plan).items() for span in own)
     for start, end, name in sorted(spans):
+        own = found.setdefault(name, set())
         active = [other for other in active if other[0] > start]
         for _, other in active:
             if other != name:
-                pair = min(name, other), max(name, other)
-                found.setdefault(name, set()).add(pair)
-                found.setdefault(other, set()).add(pair)
+                own.add(other)
+                found[other].add(name)
         active.append((end, name))
     return found
+
+
+def rivals(plan: Plan) -> dict[str, set[tuple[str, str]]]:
+    """For every task the pairs that it makes with tasks that have host bytes of its own; none in a
+    plan in which no task waits on the disk."""
+    if all(one.read_us is None and one.write_us is None for one in plan.segments):
+        return {}
+    met = meeting((*span, name) for name, own in regions(plan).items() for span in own)
+    return {
+        name: {(min(name, other), max(name, other)) for other in others}
+        for name, others in met.items()
+    }
 
 
 def laid_out(runs: Iterable[Run]) -> list[Segment]:
