@@ -45,6 +45,7 @@ class Limits:
     wrap_limits: int = 32  # of devices in common, up to which jobs are wrapped around them
     gang_sets: int = 500  # of programs that run at the same time, until no other is sought
     gang_pairs: int = 1_500  # jobs times devices up to which such sets are sought
+    kinds_pairs: int = 300  # the same for jobs on one device each, where kinds differ
     timetable_parts: int = 60_000  # of a timetable, simulated by its local search
     host_places: int = 64  # in the host store that are looked at for a task
     timetable_near: int = 10_000  # within 1/n of the floor a timetable is not improved

@@ -26,10 +26,11 @@ def initial(
 ) -> Iterator[list[Assignment]]:
     """Some timetables. jobs: longest first. floor_us: a bound on any timetable."""
     every = range(len(jobs))
-    bound = any(job.bound for job in jobs)
+    bound, alike = any(job.bound for job in jobs), len(set(devices)) == 1
     if objective == "makespan":
         if not any(job.want.start_us for job in jobs):
-            if bound and len(jobs) * len(devices) <= effort.limits.gang_pairs:
+            most = effort.limits.gang_pairs if bound else effort.limits.kinds_pairs
+            if (bound or not alike) and len(jobs) * len(devices) <= most:
                 yield in_sets(jobs, devices, effort)
             yield wrapped(jobs, devices, floor_us, effort)
         yield list_schedule(jobs, every, devices)
