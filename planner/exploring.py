@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.bounds import Bounds, Column, TaskBound, configuration_us, demand_of, even_us
+from planner.bounds import Bounds, Column, TaskBound, configuration, demand_of, even_us
 from planner.inputs import Effort, Kind, Problem, Want
 from planner.search import Candidate, Packed, Searches, Wide, teams_of
 from planner.timetable import columns_of, least_us, settled
@@ -190,7 +190,7 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
             }
         )
     soon = even_us(demand, _alone(problem, spared))
-    end = configuration_us(demand, _alone(problem, times), effort)
+    end = configuration(demand, _alone(problem, times), effort).us
     late = problem.objective == "makespan" and (end - soon) * limits.wide_gain > end
     few = len(problem.tasks) <= problem.devices
     found = []

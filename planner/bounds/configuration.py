@@ -91,11 +91,6 @@ def configuration(
     return Configuration(proven_us(demand, columns, device, own), parts)
 
 
-def configuration_us(demand: Demand, columns: Sequence[Column], effort: Effort) -> int:
-    """The proven bound alone: no schedule of the columns ends sooner."""
-    return configuration(demand, columns, effort).us
-
-
 def even_us(demand: Demand, columns: Sequence[Column]) -> int:
     """A bound as if a task could train on any number of devices at the same time: all tasks shared
     out evenly, each in any parts to the devices of any kind."""

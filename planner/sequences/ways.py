@@ -5,6 +5,7 @@ Pipelines of a mix with equally many stages are of one type. What a microbatch t
 square Q + linear T + fixed, of the stage that takes longest in the modes that shards have.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

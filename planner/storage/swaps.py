@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from plans.order import claims, predecessors
+from plans.order import claims, meeting, predecessors
 
 _AHEAD = 16  # turns that are looked at to be the next
 
@@ -189,15 +189,7 @@ class _Line:
 
 def rivals(places: Mapping[str, int], tenants: Tenants) -> dict[str, set[str]]:
     """For every task the others whose bytes meet its own."""
-    found: dict[str, set[str]] = {task: set() for task in places}
-    active: list[str] = []
-    for task in sorted(places, key=places.__getitem__):
-        active = [other for other in active if places[other] + tenants[other].bytes > places[task]]
-        for other in active:
-            found[task].add(other)
-            found[other].add(task)
-        active.append(task)
-    return found
+    return meeting((low, low + tenants[task].bytes, task) for task, low in places.items())
 
 
 def swapped(turns: Sequence[Turn], tenants: Tenants, others: Mapping[str, set[str]]) -> list[Timed]:

@@ -14,7 +14,6 @@ from planner.bounds import (
     Demand,
     column,
     configuration,
-    configuration_us,
     demand_of,
     model_of,
 )
@@ -61,7 +60,7 @@ def least_us(
         for one in columns_of(problem, task, way, free=free)
     ]
     demand = demand_of(problem)
-    least = configuration_us(demand, columns, effort)
+    least = configuration(demand, columns, effort).us
     small = len(problem.tasks) * problem.devices <= effort.limits.gang_pairs
     if small and any(one.devices > 1 for one in columns):
         least = max(least, sets(demand, columns, effort).us)
@@ -137,7 +136,7 @@ def _by_timetable(
 
     def least(one: Choice) -> int:
         chosen = [c for own, at in zip(columns, one, strict=True) for c in own[at]]
-        return configuration_us(demand, chosen, effort)
+        return configuration(demand, chosen, effort).us
 
     def rated(one: Choice) -> Score:
         if one not in scores:
@@ -157,7 +156,7 @@ def _by_timetable(
                     yield len(ways), changed
 
     every = [one for own in columns for way in own for one in way]
-    about = configuration_us(demand, every, effort)
+    about = configuration(demand, every, effort).us
     most = max(limits.choice_starts, limits.choice_works // len(ways))
     within = dict.fromkeys(islice(_within(columns, about), most))
     near = sorted(within, key=least)[: limits.choice_starts]

@@ -46,20 +46,40 @@ def initial(
 
 
 def in_sets(jobs: Sequence[Job], devices: Devices, effort: Effort) -> list[Assignment]:
-    """The sets of the shortest schedule one after the other."""
+    """The sets of the shortest schedule one after the other; a job that is in several in a row
+    stays."""
+    of, demand, columns = _program(jobs, range(len(jobs)), devices)
+    parts: list[_Part] = []
+    begun: dict[int, int] = {}  # for each column of the last slice, which part
+    for one in _chained(sets(demand, columns, effort).slices):
+        going = dict[int, int]()
+        for column in one.columns:
+            part = one.us / max(1, columns[column].us)
+            number = going[column] = begun.get(column, len(parts))
+            if number < len(parts):
+                parts[number] = parts[number]._replace(part=parts[number].part + part)
+            else:
+                parts.append(_Part(*of[column], part))
+        begun = going
+    counts = _rounds(jobs, parts)
+    chunks = [Chunk(p.at, n, kind=p.kind) for p, n in zip(parts, counts, strict=True) if n]
+    return simulate(jobs, chunks, devices)
+
+
+def _program(
+    jobs: Sequence[Job], some: Iterable[int], devices: Devices
+) -> tuple[list[tuple[int, int]], Demand, list[Column]]:
+    """Some of the jobs on all kinds of devices that they run on; the devices of each kind; and a
+    column for each of these pairs."""
     kinds = sorted(set(devices))
-    of = [(at, kind) for at, job in enumerate(jobs) for kind in kinds if job.runs[kind]]
-    columns = [_column(jobs[at], kind) for at, kind in of]
-    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
-    order = _chained(sets(demand, columns, effort).slices)
-    stays = _stays(jobs, [(one.us, [of[column] for column in one.columns]) for one in order])
-    return simulate(jobs, _chunks(jobs, devices, stays), devices)
-
-
-def _column(job: Job, kind: int) -> Column:
-    run = job.runs[kind]
-    assert run
-    return Column(job.name, str(kind), run.us(job.rounds), run.devices)
+    of = [(at, kind) for at in some for kind in kinds if jobs[at].runs[kind]]
+    runs = ((jobs[at], kind, jobs[at].runs[kind]) for at, kind in of)
+    columns = [
+        Column(job.name, str(kind), run.us(job.rounds), run.devices)
+        for job, kind, run in runs
+        if run
+    ]
+    return of, Demand({str(kind): list(devices).count(kind) for kind in kinds}), columns
 
 
 def _chained(slices: Sequence[Slice]) -> list[Slice]:
@@ -72,74 +92,26 @@ def _chained(slices: Sequence[Slice]) -> list[Slice]:
     return order
 
 
-class _Stay(NamedTuple):
-    """A job on a kind of devices, from one slice to the next but not later than `end`: the part of
-    it that there is time for."""
+class _Part(NamedTuple):
+    """A part of a job on a kind of devices."""
 
     at: int
     kind: int
     part: float
-    first: int
-    end: int
 
 
-def _stays(
-    jobs: Sequence[Job], slices: Sequence[tuple[float, list[tuple[int, int]]]]
-) -> list[_Stay]:
-    """Those of slices of so many µs with jobs on kinds, in the order in which they begin."""
-    latest: dict[tuple[int, int], int] = {}
-    found: list[_Stay] = []
-    for number, (us, members) in enumerate(slices):
-        for at, kind in members:
-            part = us / max(1, jobs[at].whole_us(kind))
-            own = latest.get((at, kind), -1)
-            if own >= 0 and found[own].end == number:
-                part += found[own].part
-                found[own] = found[own]._replace(part=part, end=number + 1)
-            else:
-                latest[at, kind] = len(found)
-                found.append(_Stay(at, kind, part, number, number + 1))
-    return found
-
-
-def _chunks(jobs: Sequence[Job], devices: Devices, stays: Sequence[_Stay]) -> Iterator[Chunk]:
-    """The stays in whole rounds and on devices: those of the job's last stay where they are free,
-    else any."""
-    held: dict[int, int] = {}  # by device, until which slice
-    latest: dict[int, tuple[int, ...]] = {}
-    for stay, rounds in zip(stays, _rounds(jobs, stays), strict=True):
-        run = jobs[stay.at].runs[stay.kind]
-        assert run
-        before = latest.get(stay.at, ())
-        line = [
-            (max(stay.first, held.get(device, 0)), device)
-            for device, kind in enumerate(devices)
-            if kind == stay.kind
-        ]
-        teams = (
-            sorted((since, device not in before, device) for since, device in team)[: run.devices]
-            for team in run.teams(line, before)
-        )
-        team = min(teams, key=lambda one: (one[-1][0], sum(other for _, other, _ in one), one))
-        mine = tuple(sorted(device for *_, device in team))
-        held |= dict.fromkeys(mine, stay.end)
-        if rounds:
-            latest[stay.at] = mine
-            yield Chunk(stay.at, rounds, mine)
-
-
-def _rounds(jobs: Sequence[Job], stays: Sequence[_Stay]) -> list[int]:
-    """All rounds of every job, about as the stays have parts of it; none for one that would be
-    shorter than entering and leaving twice."""
-    total = dict.fromkeys(range(len(jobs)), 0.0)
-    for stay in stays:
-        total[stay.at] += stay.part
-    counts = [0] * len(stays)
-    order = sorted(range(len(stays)), key=lambda number: stays[number].part)
-    longest = {stays[number].at: number for number in order}
-    left = [job.rounds for job in jobs]
-    for number, (at, kind, part, *_) in enumerate(stays):
-        count = int(jobs[at].rounds * part / total[at])
+def _rounds(jobs: Sequence[Job], parts: Sequence[_Part]) -> list[int]:
+    """All rounds of every job, about as it is in parts; none for one that would be shorter than
+    entering and leaving twice."""
+    total, longest = dict[int, float](), dict[int, int]()
+    for number, (at, _, part) in enumerate(parts):
+        total[at] = total.get(at, 0) + part
+        if part >= parts[longest.setdefault(at, number)].part:
+            longest[at] = number
+    counts = [0] * len(parts)
+    left = {at: jobs[at].rounds for at in total}
+    for number, (at, kind, part) in enumerate(parts):
+        count = int(jobs[at].rounds * part / total[at] + 1e-6)
         if number != longest[at] and jobs[at].us(kind, count) > 2 * jobs[at].us(kind, 0):
             counts[number] = count
             left[at] -= count
@@ -159,7 +131,7 @@ def wrapped(
     first = [Chunk(at, one.rounds, one.devices) for at, one in zip(gangs, ahead, strict=True)]
     best = simulate(jobs, [*first, *(Chunk(at, jobs[at].rounds) for at in alone)], devices)
     busy = {device: one.end_us for one in ahead for device in one.devices}
-    shares = dict(zip(alone, _shares(jobs, alone, devices, effort), strict=True))
+    shares = _shares(jobs, alone, devices, effort)
     low, high = floor_us, makespan(best)
     step = max(1, (high - low) // 4096)  # a little more than the bound is often enough
     for _ in range(effort.limits.wrap_limits if alone else 0):
@@ -177,24 +149,18 @@ def wrapped(
 
 def _shares(
     jobs: Sequence[Job], alone: Sequence[int], devices: Devices, effort: Effort
-) -> list[dict[int, int]]:
+) -> dict[int, dict[int, int]]:
     """For each of these jobs the rounds that kinds of devices get, about as the configuration
-    program has it; none that would be shorter than entering and leaving twice."""
-    kinds = sorted(set(devices))
-    if len(kinds) == 1 or not alone:
-        return [{kinds[0]: jobs[at].rounds} for at in alone]
-    of = [(at, kind) for at in alone for kind in kinds if jobs[at].runs[kind]]
-    columns = [_column(jobs[at], kind) for at, kind in of]
-    demand = Demand({str(kind): list(devices).count(kind) for kind in kinds})
-    parts: dict[int, dict[int, float]] = {at: {} for at in alone}
-    for (at, kind), part in zip(of, configuration(demand, columns, effort).parts, strict=True):
-        parts[at][kind] = part
-    shares = []
-    for at, own in parts.items():
-        job, most = jobs[at], max(own, key=lambda kind: own[kind])
-        rounds = {kind: int(job.rounds * part + 1e-6) for kind, part in own.items() if kind != most}
-        rounds = {k: n for k, n in rounds.items() if n and job.us(k, n) > 2 * job.us(k, 0)}
-        shares.append({**rounds, most: job.rounds - sum(rounds.values())})
+    program has it."""
+    of, demand, columns = _program(jobs, alone, devices)
+    if len(demand.devices) == 1 or not alone:
+        return {at: {kind: jobs[at].rounds} for at, kind in of}
+    found = configuration(demand, columns, effort).parts
+    parts = [_Part(*pair, part) for pair, part in zip(of, found, strict=True)]
+    shares: dict[int, dict[int, int]] = {at: {} for at in alone}
+    for one, rounds in zip(parts, _rounds(jobs, parts), strict=True):
+        if rounds:
+            shares[one.at][one.kind] = rounds
     return shares
 
 

@@ -70,10 +70,6 @@ class Job:
         """True if it keeps its nodes on these devices, where it ran before on others or none."""
         return all(run.stays(before, devices) for run in self.runs if run)
 
-    def whole_us(self, kind: int) -> int:
-        """The time of all rounds in one segment."""
-        return self.us(kind, self.rounds)
-
     @property
     def least_us(self) -> int:
         """The time of all rounds on the kind where it is shortest."""
@@ -110,11 +106,13 @@ Devices = Sequence[int]  # the kind of each device
 
 
 class Chunk(NamedTuple):
-    """Rounds of a job, by its position, on these devices; None: where they are done soonest."""
+    """Rounds of a job, by its position, on these devices; None: where they are done soonest, on any
+    kind of devices or on this one."""
 
     at: int
     rounds: int
     devices: tuple[int, ...] | None = None
+    kind: int | None = None
 
 
 class Score(NamedTuple):

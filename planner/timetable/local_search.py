@@ -74,7 +74,7 @@ def _begin(one: Assignment) -> tuple[int, tuple[int, ...]]:
 def _changed(jobs: Sequence[Job], now: Timetable, objective: Objective) -> Iterator[Chunks]:
     """All lists that differ by one change of a chunk that counts, smaller changes first."""
     chunks, hot = now.chunks, _hot(jobs, now.assignments, objective)
-    yield tuple(Chunk(at, rounds) for at, rounds, _ in chunks)
+    yield tuple(Chunk(at, rounds) for at, rounds, *_ in chunks)
     for change in (_shifted, _moved, _swapped, _cut):
         for place in hot:
             yield from change(chunks, place)
@@ -102,7 +102,7 @@ def _hot(jobs: Sequence[Job], assignments: Sequence[Assignment], objective: Obje
 
 def _shifted(chunks: Chunks, place: int) -> Iterator[Chunks]:
     """Some of the chunk's rounds to another chunk of its job."""
-    at, rounds, on = chunks[place]
+    at, rounds, on, _ = chunks[place]
     others = [n for n, chunk in enumerate(chunks) if chunk.at == at and n != place]
     while rounds and others:
         left = chunks[place].rounds - rounds
@@ -116,7 +116,7 @@ def _shifted(chunks: Chunks, place: int) -> Iterator[Chunks]:
 
 def _moved(chunks: Chunks, place: int) -> Iterator[Chunks]:
     """The chunk to any place of the list."""
-    at, rounds, _ = chunks[place]
+    at, rounds, *_ = chunks[place]
     rest = (*chunks[:place], *chunks[place + 1 :])
     for there in range(len(chunks)):
         yield (*rest[:there], Chunk(at, rounds), *rest[there:])
@@ -124,7 +124,7 @@ def _moved(chunks: Chunks, place: int) -> Iterator[Chunks]:
 
 def _swapped(chunks: Chunks, place: int) -> Iterator[Chunks]:
     """The chunk in the place of another one, and that one in its own."""
-    for other, (at, rounds, _) in enumerate(chunks):
+    for other, (at, rounds, *_) in enumerate(chunks):
         if other != place and at != chunks[place].at:
             line = list(chunks)
             line[other] = chunks[place]._replace(devices=None)
@@ -134,7 +134,7 @@ def _swapped(chunks: Chunks, place: int) -> Iterator[Chunks]:
 
 def _cut(chunks: Chunks, place: int) -> Iterator[Chunks]:
     """Half of a chunk's rounds at most to any place of the list."""
-    at, rounds, on = chunks[place]
+    at, rounds, on, _ = chunks[place]
     most = rounds // 2
     while most:
         line = (*chunks[:place], Chunk(at, rounds - most, on), *chunks[place + 1 :])

@@ -23,14 +23,15 @@ class Simulation:
         self._free_us = [0] * len(devices)
         self._latest: list[int | None] = [None] * len(jobs)  # position of its assignment
 
-    def soonest(self, at: int, rounds: int) -> tuple[int, tuple[int, ...]]:
+    def soonest(self, at: int, rounds: int, only: int | None = None) -> tuple[int, tuple[int, ...]]:
         """When the job at this position begins, and on which devices, if its next rounds are to be
-        done as soon as can be: of equal ones the devices that fall free last."""
+        done as soon as can be: of equal ones the devices that fall free last. only: on this kind
+        of devices."""
         last = self.last(at)
         found: list[tuple[int, int, int, Line, int]] = []
         for kind, line in self.lines.items():
             run = self._jobs[at].runs[kind]
-            if run is None:
+            if run is None or only not in (None, kind):
                 continue
             for team in run.teams(line, last):
                 start = max(self.ready_us[at], team[run.devices - 1][0])
@@ -38,13 +39,19 @@ class Simulation:
         _, _, start, team, count = min(found)
         return start, _free_last(team, start, count)
 
-    def assign(self, at: int, rounds: int, devices: tuple[int, ...] | None = None) -> None:
+    def assign(
+        self,
+        at: int,
+        rounds: int,
+        devices: tuple[int, ...] | None = None,
+        only: int | None = None,
+    ) -> None:
         """Run the next rounds of the job at this position on these devices, or where they are done
-        soonest, also where it would leave its nodes. A job that goes on on its devices goes on in
-        the same assignment."""
+        soonest (`only`: on this kind), also where it would leave its nodes. A job that goes on on
+        its devices goes on in the same assignment."""
         job, latest = self._jobs[at], self._latest[at]
         if devices is None or not job.stays(self.last(at), devices):
-            devices = self.soonest(at, rounds)[1]
+            devices = self.soonest(at, rounds, only)[1]
         kind = self._devices[devices[0]]
         run, line, free = job.runs[kind], self.lines[kind], self._free_us
         assert run

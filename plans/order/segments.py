@@ -78,21 +78,31 @@ def regions(plan: Plan) -> dict[str, list[Interval]]:
     }
 
 
+def meeting(spans: Iterable[tuple[int, int, str]]) -> dict[str, set[str]]:
+    """For each name of these spans, from a byte to before another, the others that share bytes with
+    it."""
+    every = list(spans)
+    found: dict[str, set[str]] = {name: set() for *_, name in every}
+    for (*_, one), (*_, other) in overlaps(every):
+        if one != other:
+            found[one].add(other)
+            found[other].add(one)
+    return found
+
+
 Rivals = dict[str, set[tuple[str, str]]]
 """For every task the pairs that it makes with tasks that have host bytes of its own."""
 
 
 def rivals(plan: Plan) -> Rivals:
-    """For every task the pairs that it makes with tasks that have host bytes of its own; none in a
-    plan in which no task waits on the disk."""
-    found: Rivals = {}
+    """The pairs of a plan's tasks; none in a plan in which no task waits on the disk."""
     if all(one.read_us is None and one.write_us is None for one in plan.segments):
-        return found
-    spans = ((*span, name) for name, own in regions(plan).items() for span in own)
-    for (*_, one), (*_, other) in overlaps(spans):
-        for name in {one, other} if one != other else ():
-            found.setdefault(name, set()).add((min(one, other), max(one, other)))
-    return found
+        return {}
+    met = meeting((*span, name) for name, own in regions(plan).items() for span in own)
+    return {
+        name: {(min(name, other), max(name, other)) for other in others}
+        for name, others in met.items()
+    }
 
 
 def laid_out(runs: Iterable[Run]) -> list[Segment]:

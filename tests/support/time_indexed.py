@@ -103,8 +103,8 @@ def _spans(run: Run, end: int) -> Iterator[tuple[int, int]]:
 
 def least_us(jobs: Sequence[Job], devices: int) -> int:
     """What no timetable on equal devices is shorter than."""
-    spent = sum(job.width * job.whole_us(0) for job in jobs)
-    return max(*(job.whole_us(0) for job in jobs), -(-spent // devices))
+    spent = sum(job.width * job.us(0, job.rounds) for job in jobs)
+    return max(*(job.us(0, job.rounds) for job in jobs), -(-spent // devices))
 
 
 def lost(asked: Sequence[Job], devices: int) -> int:

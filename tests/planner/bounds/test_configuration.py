@@ -32,7 +32,7 @@ jobs = st.lists(
 
 def alone(job: Job, devices: int = 1) -> Column:
     """All steps of a task on this many devices."""
-    return Column(job.name, "cpu", job.whole_us(0), devices)
+    return Column(job.name, "cpu", job.us(0, job.rounds), devices)
 
 
 def least_us(asked: list[Job], devices: int, *columns: Column) -> int:
@@ -45,7 +45,7 @@ def test_single_devices_end_with_the_longest_task_or_the_even_share(
     asked: list[Job], devices: int
 ) -> None:
     """With gangs of one device the optimum is known, and the bound is exact."""
-    whole = [job.whole_us(0) for job in asked]
+    whole = [job.us(0, job.rounds) for job in asked]
     assert least_us(asked, devices) == max(*whole, -(-sum(whole) // devices))
 
 

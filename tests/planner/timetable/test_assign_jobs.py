@@ -44,7 +44,7 @@ def test_no_assignment_of_whole_tasks_is_shorter(asked: list[Job], devices: int)
     """All ways to put whole tasks on devices, tried one by one. Pieces come by their starts."""
     best = min(
         max(
-            sum(w.whole_us(0) for w, d in zip(asked, where, strict=True) if d == device)
+            sum(w.us(0, w.rounds) for w, d in zip(asked, where, strict=True) if d == device)
             for device in range(devices)
         )
         for where in product(range(devices), repeat=len(asked))

@@ -105,7 +105,7 @@ def test_gangs_fit_beside_each_other_also_when_time_is_up() -> None:
     """What is chosen late is placed as well as any."""
     rng = random.Random(1)
     jobs = [gang(f"t{n}", rng.randint(100, 400), rng.choice([1, 1, 2, 3])) for n in range(10)]
-    columns = [Column(job.name, "cpu", job.whole_us(0), job.width) for job in jobs]
+    columns = [Column(job.name, "cpu", job.us(0, job.rounds), job.width) for job in jobs]
     least = sets(Demand({"cpu": 4}), columns, effort(BRIEF)).us
     late = Effort(time.monotonic() - 1, 0, BRIEF)
     assert makespan(in_sets(jobs, (0,) * 4, late)) <= 1.02 * least
@@ -126,7 +126,7 @@ def test_many_works_beside_few_gangs_end_with_the_even_share() -> None:
     rng = random.Random(0)
     jobs = [gang(f"t{n}", rng.randint(500, 1500), 1, 5) for n in range(300)]
     jobs += [gang(f"g{n}", 9_000, 3, 5) for n in range(3)]
-    share = sum(job.whole_us(0) * job.width for job in jobs) // 16
+    share = sum(job.us(0, job.rounds) * job.width for job in jobs) // 16
     pieces = assign_jobs(jobs, (0,) * 16, share, effort(BRIEF))
     sound(jobs, (0,) * 16, pieces)
     assert makespan(pieces) <= share * 1.002
