@@ -21,22 +21,13 @@ if TYPE_CHECKING:
     from plans import prove as check
 
 _HOMES = {
-    "Infeasible": "planner.errors Infeasible",
-    "Limits": "planner.inputs Limits",
-    "NoPlanFound": "planner.errors NoPlanFound",
-    "Options": "planner.inputs Options",
-    "Problem": "planner.inputs Problem",
-    "Setting": "planner.sweep Setting",
-    "Spec": "planner.estimate Spec",
-    "build": "planner.builder build",
-    "check": "plans prove",
-    "compare": "planner.views compare",
-    "estimate_profile": "planner.estimate estimate",
-    "load": "plans load",
-    "read_problem": "planner.inputs read_problem",
-    "save": "plans save",
-    "show": "planner.views describe",
-    "sweep_budgets": "planner.sweep sweep",
+    "planner.builder": "build",
+    "planner.errors": "Infeasible NoPlanFound",
+    "planner.estimate": "Spec estimate_profile=estimate",
+    "planner.inputs": "Limits Options Problem read_problem",
+    "planner.sweep": "Setting sweep_budgets=sweep",
+    "planner.views": "compare show=describe",
+    "plans": "check=prove load save",
 }
 
 __all__ = [
@@ -60,7 +51,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, there = _HOMES[name].split()
-    return getattr(import_module(module), there)
+    for module, names in _HOMES.items():
+        for word in names.split():
+            mine, _, there = word.partition("=")
+            if mine == name:
+                return getattr(import_module(module), there or name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

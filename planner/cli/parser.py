@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from planner.cli.build_commands import build_plan
-from planner.cli.export_commands import export_plan
-from planner.cli.show_commands import check_plan, compare_run, show_plan
+from planner.cli.show_commands import check_plan, compare_run, export_plan, show_plan
 from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
 from planner.inputs import Policy, add_options

@@ -1,9 +1,10 @@
-"""The commands about a plan that exists: `check`, `show` and `compare`."""
+"""The commands about a plan that exists: `check`, `show`, `compare` and `export`."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 
 import plans
+from planner.exporting import schedule
 from planner.inputs import corrections, residuals
 from planner.views import (
     compare,
@@ -140,6 +142,20 @@ def _compare_plans(options: argparse.Namespace) -> int:
         print(json.dumps({"differences": found, "reasons": reasons(first, second)}, indent=1))
     else:
         print(describe_differences(first, second, (options.plan, options.log)))
+    return 0
+
+
+def export_plan(options: argparse.Namespace) -> int:
+    """Write a sound plan's schedule and stages into a folder."""
+    folder = Path(options.output)
+    plan = plans.load(options.plan)
+    plans.prove(plan)  # what is not sound here is not there either
+    files = {folder / name: data for name, data in schedule(plan).files().items()}
+    for path in files:
+        check_target(path, options.plan)
+    for path, data in files.items():
+        write_atomic(path, data)
+        print(f"wrote {path}", file=sys.stderr)
     return 0
 
 

@@ -10,7 +10,8 @@ import profiles
 from planner.inputs import corrections as correcting
 from planner.inputs import remaining
 from planner.inputs.kinds import across
-from planner.inputs.nodes import check_nodes, networked, on_nodes
+from planner.inputs.layout import Nodes
+from planner.inputs.nodes import networked, on_nodes
 from planner.inputs.options import Options, Wishes, pairs_of
 from planner.inputs.problem import Problem, Want
 from planner.inputs.whatif import only_microbatches, override
@@ -30,23 +31,18 @@ def read_problem(profile: str | Sequence[str], asked: Options = _AS_PROFILED) ->
     FormatError for a bad file and for what does not go together.
     """
     names, nodes = _listed(profile), asked.nodes
-    counts = None if asked.devices is None else _listed(asked.devices)
-    check_nodes(asked, counts, len(names))
-    counts = [nodes.total if nodes else 1] if counts is None else counts
+    counts = _listed(asked.devices or (nodes.total if nodes else 1))
     sizes: Sequence[int | None] = _listed(asked.device_memory) if asked.device_memory else [None]
-    _go_together(names, counts, sizes, asked.corrections)
+    _go_together(asked, names, counts, sizes)
     sizes = [*sizes] * len(names) if len(sizes) == 1 else sizes
     left, inputs = _left(names, asked)
     read, rest = [one.profile for one in left], left[-1]
     problem = across(read, names, devices=counts, device_bytes=sizes, host_bytes=asked.host_memory)
     problem = replace(
         problem,
+        **{name: value for name, value in rest._asdict().items() if name != "profile"},
         **{one.name: getattr(asked, one.name) for one in fields(Wishes)},
         wants=_wants(asked, [task.name for task in problem.tasks]),
-        done=rest.done,
-        microbatch=rest.microbatch,
-        kept=rest.kept,
-        additions=rest.additions,
         disk=_disk(problem.disk, asked.disk_space),
         inputs=inputs,
         provenance=asked.told(),
@@ -64,14 +60,18 @@ def _left(names: Sequence[str], asked: Options) -> tuple[list[remaining.Rest], d
     found, logs = [], [runlog.load(run) for run in asked.after]
     for path, content in zip(names, data, strict=True):
         made = _with_rates(profiles.loads(content, path), asked)
-        _as_measured(made, corrections, microbatch)
+        for task in made.tasks if corrections else ():
+            if task.lengths:
+                raise FormatError(
+                    f"{task.name}: its samples have lengths, with which --corrections does not "
+                    "go; leave it out"
+                )
         made, inputs = correcting.chain(made, sha256(content), corrections)
         rest = (
             remaining.after(made, logs, asked.after[-1], microbatch, asked.reorder_window)
             if logs
             else remaining.Rest(made)
         )
-        remaining.measured(rest, path)
         told = _by_task(["", *(task.name for task in rest.profile.tasks)], "microbatch", microbatch)
         wanted = {task.name: told.get(task.name, told.get("", 0)) for task in rest.profile.tasks}
         found.append(rest._replace(profile=only_microbatches(rest.profile, wanted | rest.kept)))
@@ -85,47 +85,60 @@ def _with_rates(profile: Profile, asked: Options) -> Profile:
     return networked(made, asked.net, asked.net_latency) if nodes and nodes.count > 1 else made
 
 
-def _as_measured(
-    profile: Profile, corrections: Sequence[str], microbatch: Sequence[object]
-) -> None:
-    """FormatError for what cannot be asked where samples have lengths."""
-    for task in profile.tasks:
-        for flag, given in (("corrections", corrections), ("microbatch", microbatch)):
-            if task.lengths and given:
-                raise FormatError(
-                    f"{task.name}: its samples have lengths, with which --{flag} does not go; "
-                    "leave it out"
-                )
-
-
 def _listed(given: T | Sequence[T]) -> Sequence[T]:
     """One value as a list of it."""
     return [given] if isinstance(given, int | str) else given
 
 
 def _go_together(
-    names: Sequence[str],
-    counts: Sequence[int],
-    sizes: Sequence[int | None],
-    corrections: Sequence[str],
+    asked: Options, names: Sequence[str], counts: Sequence[int], sizes: Sequence[int | None]
 ) -> None:
-    """FormatError where there are not as many numbers as profiles."""
-    if len(counts) != len(names):
-        raise FormatError(
+    """FormatError for the first of these that is so; `counts` and `sizes` of devices."""
+    nodes, kinds = asked.nodes or Nodes(1, sum(counts)), len(names)
+    devices, several = ",".join(map(str, counts)), nodes.count > 1
+    for wrong, what in (
+        (
+            sum(counts) != nodes.total,
+            f"--nodes {nodes} has {nodes.total} devices, --devices says {devices}; leave out "
+            "--devices",
+        ),
+        (
+            several and kinds > 1,
+            f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
+            "one of them",
+        ),
+        (
+            several and asked.disk_space,
+            f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
+            "leave it out",
+        ),
+        (
+            not several and (asked.net, asked.net_latency) != (None, None),
+            "--net and --net-latency are about several nodes; give --nodes like 2x8",
+        ),
+        (
+            len(counts) != kinds,
             f"--devices says {_count(len(counts), 'number')} but there "
-            f"{_count(len(names), 'profile', verb=True)}; give as many devices of each kind as "
-            "there are, like 2,4, in the order of the profiles"
-        )
-    if len(sizes) not in (1, len(names)):
-        raise FormatError(
-            f"--device-memory lists {len(sizes)} sizes for {_count(len(names), 'profile')}; give "
-            "one for all kinds of devices, or one for each"
-        )
-    if len(names) > 1 and corrections:
-        raise FormatError(
+            f"{_count(kinds, 'profile', verb=True)}; give as many devices of each kind as there "
+            "are, like 2,4, in the order of the profiles",
+        ),
+        (
+            len(sizes) not in (1, kinds),
+            f"--device-memory lists {len(sizes)} sizes for {_count(kinds, 'profile')}; give one "
+            "for all kinds of devices, or one for each",
+        ),
+        (
+            kinds > 1 and asked.corrections,
             "--corrections are of one kind of devices and cannot be told apart by profile; leave "
-            "them out, or plan with one profile"
-        )
+            "them out, or plan with one profile",
+        ),
+        (
+            asked.priority and asked.objective != "completion",
+            "--priority weighs completion times; add --objective completion",
+        ),
+    ):
+        if wrong:
+            raise FormatError(what)
 
 
 def _count(number: int, what: str, *, verb: bool = False) -> str:
@@ -147,8 +160,6 @@ def _disk(profiled: Disk | None, space: int | None) -> Disk | None:
 
 def _wants(asked: Options, names: Sequence[str]) -> dict[str, Want]:
     """The wishes about single tasks, by their names."""
-    if asked.priority and asked.objective != "completion":
-        raise FormatError("--priority weighs completion times; add --objective completion")
     given = ("start", asked.start), ("deadline", asked.deadline), ("priority", asked.priority)
     starts, deadlines, weights = (_by_task(names, flag, pairs_of(own)) for flag, own in given)
     return {

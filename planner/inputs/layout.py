@@ -6,6 +6,7 @@ layout 2+1+1 a pipeline of two stages beside two devices that have the whole mod
 nodes  2x8   two machines of eight devices, which are numbered machine by machine
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, count, islice, pairwise
@@ -78,27 +79,28 @@ class Layout:
 def parse_layout(text: str) -> Layout:
     """A layout like `2x2`, depth x replicas, `3,1`, the replicas of each stage, or `2+1+1`, the
     stages of each pipeline; ValueError for anything else."""
-    beside = text.split("+")
-    depth, cross, replicas = text.strip().partition("x")
-    parts = [replicas] * int(depth) if cross and _counts(depth) else text.split(",")
-    if len(beside) > 1 and _counts(*beside):
-        layout = Layout.beside(sorted(map(int, beside), reverse=True))
-    elif (cross and not _counts(depth, replicas)) or not _counts(*parts):
+    beside, crossed, replicas = (_counts(text, sign) for sign in "+x,")
+    if len(beside) > 1:
+        layout = Layout.beside(sorted(beside, reverse=True))
+    elif len(crossed) == 2:
+        layout = Layout(((crossed[1],) * crossed[0],))
+    elif replicas:
+        layout = Layout((replicas,))
+    else:
         raise ValueError(
             f"{text!r} is no layout; write depth x replicas like 2x2, replicas like 3,1, or the "
             "stages of pipelines side by side like 2+1+1"
         )
-    else:
-        layout = Layout((tuple(int(part) for part in parts),))
     if layout.devices > _MOST:
         raise ValueError(f"{text!r} has {layout.devices} devices, {_MOST} are the most")
     return layout
 
 
-def _counts(*texts: str) -> bool:
-    """True for whole numbers from 1 on, which are not too large to be looked at."""
-    each = [text.strip() for text in texts]
-    return all(t.isascii() and t.isdigit() and len(t) < 6 and int(t) > 0 for t in each)
+def _counts(text: str, sign: str) -> tuple[int, ...]:
+    """Whole numbers from 1 to 99,999 with this sign between them; none where there is more."""
+    each = [part.strip() for part in text.split(sign)]
+    plain = all(re.fullmatch("0*[1-9][0-9]{0,4}", part) for part in each)
+    return tuple(map(int, each)) if plain else ()
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,11 @@ class Nodes:
 
 def parse_nodes(text: str) -> Nodes:
     """Nodes like `2x8`, nodes x devices of each; ValueError for anything else."""
-    parts = [part.strip() for part in text.split("x")]
-    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) < 6 for p in parts):
+    parts = _counts(text, "x")
+    if len(parts) != 2:
         raise ValueError(f"{text!r} is not like 2x8, nodes x devices of each")
-    nodes = Nodes(*map(int, parts))
-    if not 0 < nodes.total <= _ON_NODES:
+    nodes = Nodes(*parts)
+    if nodes.total > _ON_NODES:
         raise ValueError(f"{text!r} has {nodes.total} devices, there can be 1 to {_ON_NODES}")
     return nodes
 

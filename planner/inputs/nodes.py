@@ -1,41 +1,13 @@
 """Machines of so many devices each, with a host memory each and a network between them."""
 
 import dataclasses
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from planner.inputs.layout import Nodes
-from planner.inputs.options import Options
 from planner.inputs.problem import Problem
 from profiles.errors import FormatError
 from profiles.schema import Device, Link, Profile, Rate
-
-
-def check_nodes(asked: Options, counts: Sequence[int] | None, kinds: int) -> None:
-    """FormatError for what does not go with the nodes that are asked for.
-
-    counts: the devices of each kind, of so many kinds, if they are asked for as well.
-    """
-    nodes = asked.nodes
-    if counts is not None and nodes and list(counts) != [nodes.total]:
-        told = ",".join(map(str, counts))
-        raise FormatError(
-            f"--nodes {nodes} has {nodes.total} devices, --devices says {told}; leave out --devices"
-        )
-    if nodes and nodes.count > 1 and kinds > 1:
-        raise FormatError(
-            f"--nodes {nodes} are of devices of one kind, but there are {kinds} profiles; give "
-            "one of them"
-        )
-    if nodes and nodes.count > 1 and asked.disk_space:
-        raise FormatError(
-            f"--disk-space: on several nodes tasks cannot wait on a disk; with --nodes {nodes} "
-            "leave it out"
-        )
-    net = asked.net, asked.net_latency
-    if net != (None, None) and (nodes is None or nodes.count == 1):
-        raise FormatError("--net and --net-latency are about several nodes; give --nodes like 2x8")
 
 
 def networked(profile: Profile, rate: int | None, latency_us: int | None) -> Profile:

@@ -103,20 +103,6 @@ def _rest(task: Task, steps: int, evaluated: Collection[tuple[str, int]]) -> Tas
     return structs.replace(task, steps=task.steps - steps, evaluation=evaluation)
 
 
-def measured(rest: Rest, path: str) -> None:
-    """FormatError for a microbatch of a task that is to be kept and that the profile does not
-    have."""
-    for task in rest.profile.tasks:
-        known = [batch.microbatch for batch in task.batches]
-        size = rest.kept.get(task.name, known[0])
-        if size not in known:
-            raise FormatError(
-                f"{path}: {task.name}: goes on with microbatches of {size}, which were "
-                f"not measured, only {', '.join(map(str, known))}; profile again, or let them "
-                "change, and with them the last bits: --microbatch free"
-            )
-
-
 def too_small(error: Infeasible, sizes: Mapping[str, int]) -> Infeasible:
     """The error of a plan in which tasks keep these microbatches."""
     if not sizes:

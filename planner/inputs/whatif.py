@@ -71,7 +71,8 @@ def _only(task: Task, size: int) -> Task:
     if size not in measured:
         raise FormatError(
             f"{task.name}: microbatch {size} was not measured, only "
-            f"{', '.join(map(str, measured))}; choose among these or profile again"
+            f"{', '.join(map(str, measured))}; choose among these or profile again; one that "
+            "goes on --from LOG may have another by --microbatch free, and other last bits"
         )
     parts = replace(task.parts, asked=task.parts.kind == "whole" and size < task.batch)
     return replace(

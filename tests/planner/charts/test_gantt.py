@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
-from support import timetables
+from support import pictures, timetables
+from support.pictures import words
 
 from planner.charts import bars, gantt, panels
 from planner.charts.rows import op_rows
@@ -17,17 +17,6 @@ from plans import timing
 from plans.schema import Plan
 
 replace = msgspec.structs.replace
-
-
-def _bars(ax: Any) -> list[tuple[float, float, float]]:
-    """(start, end, lower edge) of every bar drawn, in order of time."""
-    boxes = [
-        path.get_extents()
-        for artist in ax.collections
-        if isinstance(artist, PolyCollection)
-        for path in artist.get_paths()
-    ]
-    return sorted((box.x0, box.x1, box.y0) for box in boxes)
 
 
 def _whole(plan: Plan) -> Any:
@@ -39,24 +28,20 @@ def _ops(plan: Plan, window: tuple[int, int], *devices: int) -> Any:
     """The ops of segments on these devices, or of all, within a window."""
     shown = [one for one in plan.segments if not devices or set(one.devices) & set(devices)]
     panel = op_rows(plan, shown).panel(timing.op_bars(plan), window, "")
-    return panels.figure([panel], [task.name for task in plan.tasks]).axes[0]
-
-
-def _texts(ax: Any) -> list[str]:
-    return [text.get_text() for text in ax.texts]
+    return pictures.drawn(panel, plan)
 
 
 def _marks(ax: Any) -> list[str]:
     """The names of the marked moments."""
     legend = ax.get_legend()
-    return [text.get_text() for text in legend.get_texts()] if legend else []
+    return words(legend.get_texts()) if legend else []
 
 
 def test_every_op_is_a_bar_in_the_row_of_its_stream() -> None:
     """The bars of a small plan are its timeline, each at the height of its stream's row."""
     plan = timetables.plan(rounds=2)
     rows = op_rows(plan).rows
-    drawn = _bars(_whole(plan))
+    drawn = pictures.bars(_whole(plan))
     expected = sorted((p.start_us, p.end_us, rows[p.stream].low) for p in timing.timeline(plan))
     assert drawn == pytest.approx(np.array(expected))
 
@@ -79,10 +64,10 @@ def test_rows_are_devices_from_the_top_with_tall_compute() -> None:
 def test_wide_bars_carry_their_names_and_narrow_ones_none() -> None:
     """Four ops are named, with their task where a row has several; in a whole run of hundreds no
     bar has room."""
-    assert set(_texts(_whole(timetables.tiny()))) == {"s0.P0", "s0.B0", "s0.S0", "s0.U0"}
+    assert set(words(_whole(timetables.tiny()).texts)) == {"s0.P0", "s0.B0", "s0.S0", "s0.U0"}
     shared = _ops(timetables.plan(rounds=2), (8_000, 12_000), 0)
-    assert {"a.s0.P4", "a.s2.U0"} <= set(_texts(shared))
-    assert _texts(_whole(timetables.plan(rounds=6))) == []
+    assert {"a.s0.P4", "a.s2.U0"} <= set(words(shared.texts))
+    assert words(_whole(timetables.plan(rounds=6)).texts) == []
 
 
 def test_title_and_lines_give_makespan_bound_and_gap() -> None:
@@ -97,7 +82,7 @@ def test_title_and_lines_give_makespan_bound_and_gap() -> None:
 def test_window_shows_only_what_reaches_into_it() -> None:
     """Bars outside the window are not drawn, those across its edge are."""
     plan = timetables.plan(rounds=4)
-    drawn = _bars(_ops(plan, (20_000, 30_000)))
+    drawn = pictures.bars(_ops(plan, (20_000, 30_000)))
     expected = [p for p in timing.timeline(plan) if p.end_us > 20_000 and p.start_us < 30_000]
     assert len(drawn) == len(expected)
 
@@ -165,14 +150,14 @@ def test_every_segment_is_a_bar_in_the_row_of_its_device() -> None:
         program = programs[segment.program]
         _, first, leave = (phase.start_us for phase in timing.phases(program, segment))
         expected += [(first, leave, -segment.devices[0])] * len(program.tasks)
-    drawn = [bar for bar in _bars(ax) if bar[1] - bar[0] > 1_000]  # no enter, no leave
+    drawn = [bar for bar in pictures.bars(ax) if bar[1] - bar[0] > 1_000]  # no enter, no leave
     middle = ax.get_yticks()  # of each device's row
     rows = [(start, end, -np.abs(middle - low).argmin()) for start, end, low in drawn]
     assert sorted(set(rows)) == sorted(set(expected))
     lows = [low for start, _, low in drawn if start == expected[0][0]]
     assert len(set(lows)) == 3  # a above b, and d
     period = plan.programs[2].period_us / 1000
-    assert f"d: 40 rounds of {period:.1f} ms" in _texts(ax)
+    assert f"d: 40 rounds of {period:.1f} ms" in words(ax.texts)
 
 
 def test_a_round_is_drawn_with_what_runs_beside_it() -> None:
@@ -186,15 +171,19 @@ def test_a_round_is_drawn_with_what_runs_beside_it() -> None:
     start, end = min(p.start_us for p in mine), max(p.end_us for p in mine)
     assert chosen.window == (start, end)
     below = gantt.figure(plan, task="a", step=3).axes[1]
-    assert len(_bars(below)) == sum(p.start_us < end and p.end_us > start for p in ops) > len(mine)
-    assert "b.s2.B0" in _texts(below)
+    assert (
+        len(pictures.bars(below))
+        == sum(p.start_us < end and p.end_us > start for p in ops)
+        > len(mine)
+    )
+    assert "b.s2.B0" in words(below.texts)
 
 
 def test_only_the_devices_of_the_segment_are_drawn_large() -> None:
     """A close-up of device 1 has its four rows."""
     plan = timetables.plan(rounds=6)
     below = gantt.figure(plan, task="d").axes[1]
-    names = [label.get_text() for label in below.get_yticklabels()]
+    names = words(below.get_yticklabels())
     assert names == ["1.compute", "1.h2d", "1.d2h", "host.1"]
 
 
@@ -205,14 +194,14 @@ def test_names_of_marks_stay_clear_of_the_title() -> None:
     fig.draw_without_rendering()
     (ax,) = fig.axes
     title, names = ax._left_title, ax.get_legend()
-    assert [text.get_text() for text in names.get_texts()] == ["x" * 20] * 3
+    assert words(names.get_texts()) == ["x" * 20] * 3
     assert names.get_window_extent().y1 <= title.get_window_extent().y0
 
 
 def test_legend_names_tasks_and_kinds() -> None:
     """Every task and every kind that occurs is explained once."""
     legend = gantt.figure(timetables.plan()).legends[0]
-    names = [text.get_text() for text in legend.get_texts()]
+    names = words(legend.get_texts())
     assert names == ["a", "b", "c", "d", "forward", "backward", "update", "copy"]
 
 
@@ -224,7 +213,7 @@ def test_planned_and_actual_share_the_time_scale() -> None:
     assert above.get_xlim() == below.get_xlim()
     assert above.get_xlim()[1] >= 1.5 * plan.prediction.makespan_us
     assert "+50.0 %" in below.get_title(loc="left")
-    assert _bars(below)[-1][1] == pytest.approx(max(op.end_us for op in log.ops), rel=0.01)
+    assert pictures.bars(below)[-1][1] == pytest.approx(max(op.end_us for op in log.ops), rel=0.01)
 
 
 def test_figure_with_a_log_aligns_the_same_rounds() -> None:

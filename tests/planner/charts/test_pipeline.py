@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
-from matplotlib.quiver import Quiver
 from msgspec.structs import replace
 from support import handmade, sketched, timetables
 from support.cli import planner_cli, succeeded
 from support.parts import pipeline_part, resident_part
+from support.pictures import arrows, drawn, words
+from support.pictures import bars as boxes
 
 import plans
-from planner.charts import bars, gantt, panels
+from planner.charts import bars, gantt
 from planner.charts.rows import TONE, op_rows
 from plans import timing
 from plans.schema import Plan
@@ -29,36 +29,11 @@ SHAPES = [
 ]
 
 
-def _boxes(ax: Any) -> list[tuple[float, float, float]]:
-    """(start, end, lower edge) of every box, in order of time."""
-    found = [
-        path.get_extents()
-        for artist in ax.collections
-        if isinstance(artist, PolyCollection) and not isinstance(artist, Quiver)
-        for path in artist.get_paths()
-    ]
-    return sorted((box.x0, box.x1, box.y0) for box in found)
-
-
-def _arrows(ax: Any) -> list[tuple[float, float, float, float]]:
-    """(x, y) of both ends of every arrow."""
-    return [
-        (x, y, x + u, y + v)
-        for artist in ax.collections
-        if isinstance(artist, Quiver)
-        for x, y, u, v in zip(artist.X, artist.Y, artist.U, artist.V, strict=True)
-    ]
-
-
-def _texts(ax: Any) -> list[str]:
-    return [text.get_text() for text in ax.texts]
-
-
 def _whole(plan: Plan, *, copies: bool = False) -> Any:
     """All ops of a plan's run."""
     window = (0, plan.prediction.makespan_us)
     panel = op_rows(plan, copies=copies).panel(timing.op_bars(plan), window, "", large=True)
-    return panels.figure([panel], [task.name for task in plan.tasks]).axes[0]
+    return drawn(panel, plan)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -69,7 +44,7 @@ def test_every_compute_op_is_a_box_in_the_row_of_its_device(shape: dict[str, Any
     ops = [one for one in timing.timeline(plan) if one.stream in rows]
     assert {one.op.name.kind for one in ops} >= {"F", "U"}
     expected = sorted((one.start_us, one.end_us, rows[one.stream].low) for one in ops)
-    assert _boxes(_whole(plan)) == pytest.approx(np.array(expected))
+    assert boxes(_whole(plan)) == pytest.approx(np.array(expected))
     assert not [stream for stream in rows if "p2p" in stream]
 
 
@@ -91,16 +66,16 @@ def test_every_send_is_an_arrow_from_its_device_to_the_one_that_receives(
         down = here.low > there.low
         y = (here.low, there.low + there.height) if down else (here.low + here.height, there.low)
         expected.append((one.start_us, y[0], one.end_us, y[1]))
-    assert sorted(_arrows(_whole(plan))) == pytest.approx(np.array(sorted(expected)))
+    assert sorted(arrows(_whole(plan))) == pytest.approx(np.array(sorted(expected)))
 
 
 def test_boxes_carry_their_microbatches_until_they_are_too_narrow() -> None:
     """Each number once in F and once in B; of many microbatches only what has room; then none."""
-    told = _texts(_whole(sketched.plan(rounds=1)))
+    told = words(_whole(sketched.plan(rounds=1)).texts)
     assert sorted(told) == sorted([str(m) for m in range(8)] * 8 + ["U"] * 4)
-    some = _texts(_whole(sketched.plan(microbatches=48, rounds=1)))
+    some = words(_whole(sketched.plan(microbatches=48, rounds=1)).texts)
     assert 0 < len(some) < 4 * 2 * 48
-    assert not _texts(_whole(sketched.plan(microbatches=200, rounds=1)))
+    assert not _whole(sketched.plan(microbatches=200, rounds=1)).texts
 
 
 def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
@@ -115,7 +90,7 @@ def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
     assert set(looks) == {(0, "F"), (2, "F"), (0, "B"), (2, "B")}
     assert len(set(looks.values())) == 4
     assert sum(looks[2, "F"]) > sum(looks[0, "F"])
-    assert {"s0.F1", "s2.F0"} <= set(_texts(_whole(plan)))
+    assert {"s0.F1", "s2.F0"} <= set(words(_whole(plan).texts))
 
 
 def test_kinds_and_tasks_differ_in_look() -> None:
@@ -126,7 +101,7 @@ def test_kinds_and_tasks_differ_in_look() -> None:
 
 def test_rows_are_named_by_device_and_shards() -> None:
     plan = sketched.plan(chunks=2)
-    names = [label.get_text() for label in _whole(plan).get_yticklabels()]
+    names = words(_whole(plan).get_yticklabels())
     assert names == ["0  s0, s4", "1  s1, s5", "2  s2, s6", "3  s3, s7"]
 
 
@@ -147,9 +122,9 @@ def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
     op = next(op for op in timing.op_bars(plan) if op.segment == 2 and ".B1" in op.op.id)
     assert found.names(op) == ("b.s0.B1", "s0.B1", "1")
     close = gantt.figure(plan).axes[1]
-    assert [label.get_text() for label in close.get_yticklabels()] == ["0  s1", "2  s0"]
-    assert {"0", "1", "U"} == set(_texts(close))
-    assert len(_arrows(close)) == 6
+    assert words(close.get_yticklabels()) == ["0  s1", "2  s0"]
+    assert {"0", "1", "U"} == set(words(close.texts))
+    assert len(arrows(close)) == 6
 
 
 def test_copies_have_rows_only_when_asked_for() -> None:
@@ -158,7 +133,7 @@ def test_copies_have_rows_only_when_asked_for() -> None:
     rows = op_rows(plan, copies=True).rows
     assert set(rows) == set(timing.streams(plan)) > set(op_rows(plan).rows)
     assert rows["0.p2p"].height < rows["0.compute"].height / 2
-    assert len(_boxes(_whole(plan, copies=True))) == len(plan.programs[0].round)
+    assert len(boxes(_whole(plan, copies=True))) == len(plan.programs[0].round)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +143,9 @@ def test_copies_have_rows_only_when_asked_for() -> None:
 def test_programs_on_several_devices_choose_this_view(made: Any, piped: bool) -> None:
     """The legend has the hues of kinds then, and copies have no rows; else all streams have."""
     fig = gantt.figure(made())
-    names = [label.get_text() for label in fig.axes[1].get_yticklabels()]
+    names = words(fig.axes[1].get_yticklabels())
     assert any("h2d" in name for name in names) is not piped
-    assert bool(_arrows(fig.axes[1])) is piped
+    assert bool(arrows(fig.axes[1])) is piped
 
 
 def test_a_round_says_its_bubble_and_is_drawn_with_what_overlaps_it() -> None:
@@ -190,20 +165,20 @@ def test_planned_and_actual_are_drawn_alike() -> None:
     log = timetables.log(plan, percent=125)
     *_, planned, happened = gantt.figure(plan, log).axes
     (start, end), scale = planned.get_xlim(), 1.25
-    first = min(box[0] for box in _boxes(happened) if box[0] >= happened.get_xlim()[0])
+    first = min(box[0] for box in boxes(happened) if box[0] >= happened.get_xlim()[0])
     assert first == pytest.approx(scale * start, rel=0.01)
-    seen = [box for box in _boxes(happened) if box[1] > happened.get_xlim()[0]]
+    seen = [box for box in boxes(happened) if box[1] > happened.get_xlim()[0]]
     widths = {round(stop - begin) for begin, stop, _ in seen}
     assert widths >= {1250, 2500}
-    assert len(_arrows(happened)) == pytest.approx(2 * 2 * 3 * 8, abs=3)
+    assert len(arrows(happened)) == pytest.approx(2 * 2 * 3 * 8, abs=3)
     assert end > start
 
 
-def test_crowded_rows_have_no_arrows() -> None:
+def test_crowded_rows_have_noarrows() -> None:
     """Where rows show shares there is nothing to point from."""
     plan = sketched.plan(rounds=200)
-    assert not _arrows(_whole(plan))
-    assert not _texts(_whole(plan))
+    assert not arrows(_whole(plan))
+    assert not words(_whole(plan).texts)
 
 
 def test_many_devices_and_microbatches_take_few_artists_and_fit_a_page() -> None:
@@ -231,7 +206,7 @@ def test_the_legend_explains_what_is_drawn() -> None:
 
     def names(plan: Plan, *, copies: bool = False) -> list[str]:
         (legend,) = gantt.figure(plan, copies=copies).legends
-        return [text.get_text() for text in legend.get_texts()]
+        return words(legend.get_texts())
 
     halves = ["forward", "input gradients", "weight gradients", "update", "send"]
     assert names(sketched.plan(split=True)) == halves

@@ -290,18 +290,6 @@ def test_the_command_writes_the_profile_and_says_estimated(
     assert made.machine.host.usable_bytes == 1 << 40
 
 
-def test_the_command_answers_bad_arguments_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit code 2, one line on stderr, no file."""
-    path = tmp_path / "x.json"
-    asked = "gpt2 --gpu k80 --batch 4 --dtype bf16"
-    assert parser.main(["estimate", *asked.split(), "-o", str(path)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["error: k80 has no bf16; it has fp32: give one of them as --dtype, or none"]
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("estimated", [False, True])
 def test_plans_with_estimated_times_are_called_so(estimated: bool) -> None:
     """In words, in the comparison, and on every panel of planned times, but not of a run's."""

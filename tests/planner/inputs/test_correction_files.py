@@ -88,65 +88,55 @@ def test_second_corrections_go_on_top_of_the_first(folder: Path) -> None:
     assert both.startswith(corrected_by("c.json").provenance["corrected"] + ", log ")
 
 
-@pytest.mark.parametrize("files", [["d.json"], ["d.json", "c.json"], ["c.json", "c.json"]])
-def test_corrections_out_of_turn_are_refused(folder: Path, files: list[str]) -> None:
-    """Without the first file, in the wrong order or twice: the ratios would be of nothing."""
-    once = ("--corrections", "c.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
-    taught("second.json", corrected_by("c.json"), 6, "d.json")
-    flags = [flag for name in files for flag in ("--corrections", name)]
-    with nothing_written():
-        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags, *QUICK)
-    refused(answer, 2, "its plan was built from")
-
-
-def test_corrections_of_another_plan_are_refused(folder: Path) -> None:
-    """A profile measured again is not the one whose plan was run."""
-    profiles.save("other.json", truth(seed=1))
-    with nothing_written():
-        answer = planner_cli("build", "other.json", "-o", "x.json", "--corrections", "c.json")
-    refused(answer, 2, "c.json: its plan was built from profile ")
-
-
-def test_other_rates_than_the_plan_had_are_refused(folder: Path) -> None:
-    """Its predictions were for others: the ratios would be of nothing."""
-    flags = ("--corrections", "c.json", "--h2d", "3GB/s")
-    with nothing_written():
-        answer = planner_cli("build", "profile.json", "-o", "x.json", *flags, *QUICK)
-    refused(answer, 2, "its plan was built with other rates of links; give the same --h2d")
-
-
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "other format": (
+    "foreign": (
         lambda data: data.replace(b'"corrections"', b'"plan"', 1),
-        "this is not a corrections file (format is 'plan')",
+        "foreign.json: this is not a corrections file (format is 'plan')",
     ),
-    "wrong type": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
-    "no layer": (lambda data: data.replace(b'"11":', b'"last":'), "Expected `int`, got `str`"),
+    "negative": (lambda data: data.replace(b'"samples":', b'"samples":-'), "Expected `int` >= 1"),
+    "last": (lambda data: data.replace(b'"11":', b'"last":'), "Expected `int`, got `str`"),
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_corrections_are_refused_in_one_line(folder: Path, case: str) -> None:
-    """Exit code 2, the file and what is wrong with it, and no plan."""
-    damage, text = BROKEN[case]
-    whole = Path("c.json").read_bytes()
-    assert damage(whole) != whole
-    Path("broken.json").write_bytes(damage(whole))
-    with nothing_written():
-        answer = planner_cli(
-            "build", "profile.json", "-o", "x.json", "--corrections", "broken.json"
-        )
-    refused(answer, 2, text)
-    assert "broken.json" in answer.err
+REFUSED = {  # ratios that would be of nothing, and files that are none
+    "profile.json --corrections d.json": "d.json: its plan was built from",
+    "profile.json --corrections d.json --corrections c.json": "its plan was built from",
+    "profile.json --corrections c.json --corrections c.json": "its plan was built from",
+    "other.json --corrections c.json": "c.json: its plan was built from profile ",
+    "profile.json --corrections c.json --h2d 3GB/s": (
+        "its plan was built with other rates of links; give the same --h2d"
+    ),
+    "profile.json --corrections no.json": "no.json: cannot be read",
+} | {f"profile.json --corrections {case}.json": text for case, (_, text) in BROKEN.items()}
 
 
-def test_no_corrections_file_and_no_place_for_one(folder: Path) -> None:
-    """A file that is not there, and a target that is the log that is being read."""
+@pytest.fixture(scope="module")
+def more(written: Path) -> None:
+    """Also d.json, of a plan built with c.json; other.json, measured again; and broken files."""
+    with chdir(written):
+        once = ("--corrections", "c.json")
+        succeeded(planner_cli("build", "profile.json", "-o", "second.json", *once, *QUICK))
+        taught("second.json", corrected_by("c.json"), 6, "d.json")
+        profiles.save("other.json", truth(seed=1))
+        whole = Path("c.json").read_bytes()
+        for case, (damage, _) in BROKEN.items():
+            Path(f"{case}.json").write_bytes(damage(whole))
+            assert damage(whole) != whole
+
+
+@pytest.mark.usefixtures("more", "folder")
+@pytest.mark.parametrize("call", REFUSED)
+def test_corrections_are_refused_in_one_line(call: str) -> None:
+    """Of another plan, out of turn, damaged or not there: exit code 2, the file, and no plan."""
     with nothing_written():
-        missing = planner_cli("build", "profile.json", "-o", "x.json", "--corrections", "no.json")
+        answer = planner_cli("build", *call.split(), "-o", "x.json", *QUICK)
+    refused(answer, 2, REFUSED[call])
+
+
+def test_corrections_have_no_place_where_the_log_is(folder: Path) -> None:
+    """The command reads it."""
+    with nothing_written():
         clash = planner_cli("compare", "plan.json", "run.jsonl", "--write-corrections", "run.jsonl")
-    refused(missing, 2, "no.json: cannot be read")
     refused(clash, 2, "run.jsonl: cannot be written: this command reads it")
 
 

@@ -53,6 +53,9 @@ SAID = {
     "x.json: cannot be written: this command reads it": f"{SWEEP} --plot x.json",
     "argument --device-memory": "sweep x.json --device-memory 1,,x",
     "argument --h2d": f"{SWEEP} --h2d 1,,x",
+    "k80 has no bf16; it has fp32: give one of them as --dtype, or none": (
+        "estimate gpt2 --gpu k80 --batch 4 --dtype bf16 -o e.json"
+    ),
     "argument --microbatch": f"{SWEEP} --microbatch 1,,x",
 }
 

@@ -16,6 +16,16 @@ from plans.timing import kinds_of, step_us
 from profiles.units import show_us
 
 
+def _lines(text: str, head: str) -> list[str]:
+    """The lines of a section, its heading first."""
+    return next(part for part in text.split("\n\n") if part.startswith(head)).splitlines()
+
+
+def _section(text: str, head: str) -> list[list[str]]:
+    """The words of each line of a section, without its first line."""
+    return [line.split() for line in _lines(text, head)[1:]]
+
+
 def test_summary_names_makespan_bound_and_gap() -> None:
     """The first line is the result."""
     first = describe(timetables.tiny()).splitlines()[0]
@@ -43,24 +53,20 @@ def test_alike_neighbour_shards_share_a_line() -> None:
 
 def test_segments_come_in_order_of_time() -> None:
     """The table of segments ascends by start."""
-    text = describe(timetables.plan())
-    block = next(part for part in text.split("\n\n") if part.startswith("segments"))
-    assert [line.split()[4] for line in block.splitlines()[2:]] == ["ab", "d", "c"]
+    rows = _section(describe(timetables.plan()), "segments")[1:]
+    assert [row[4] for row in rows] == ["ab", "d", "c"]
 
 
 def test_many_segments_are_cut_with_a_count() -> None:
     """A plan of a hundred turns lists the first and says how many are left."""
     plan = timetables.plan()
     many = msgspec.structs.replace(plan, segments=plan.segments[:1] * 100)
-    block = next(part for part in describe(many).split("\n\n") if part.startswith("segments"))
-    assert block.splitlines()[-1] == "  … and 76 more segments"
+    assert _lines(describe(many), "segments")[-1] == "  … and 76 more segments"
 
 
 def test_bounds_come_best_first_with_their_gaps() -> None:
     """The bound that the plan is certified by is the first."""
-    text = describe(timetables.tiny())
-    block = next(part for part in text.split("\n\n") if part.startswith("bounds"))
-    rows = [line.split() for line in block.splitlines()[2:]]
+    rows = _section(describe(timetables.tiny()), "bounds")[1:]
     assert rows == [["link", "180", "µs", "10.00%"], ["compute", "100", "µs", "50.00%"]]
 
 
@@ -112,12 +118,6 @@ def test_json_of_a_plan_is_what_build_prints() -> None:
     """Makespan, bound and gap for scripts."""
     found = json.loads(succeeded(planner_cli("show", SAMPLE, "--json")).out)
     assert found["makespan_us"] >= found["lower_bound_us"] > 0
-
-
-def _section(text: str, head: str) -> list[list[str]]:
-    """The words of each line of a section, without its first line."""
-    block = next(part for part in text.split("\n\n") if part.startswith(head))
-    return [line.split() for line in block.splitlines()[1:]]
 
 
 def test_a_program_on_several_devices_says_what_each_of_them_does() -> None:
@@ -197,9 +197,7 @@ def test_many_streams_are_cut_with_a_count() -> None:
 
 def test_nodes_have_a_host_store_each() -> None:
     """Devices say their node."""
-    plan = noded.turns()
-    block = next(part for part in describe(plan).split("\n\n") if part.startswith("devices"))
-    lines = block.splitlines()
+    lines = _lines(describe(noded.turns()), "devices")
     assert [line.split("  ")[1] for line in lines[2:7]] == [
         f"{k} cpu{k}, node {k // 2}" for k in range(5)
     ]
