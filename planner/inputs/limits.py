@@ -15,9 +15,7 @@ class Limits:
     # Of the search of one shape of tasks.
     search_ops: int = 45_000  # simulated for guided candidates, and as many to improve them
     full_shapes: int = 6  # that have the whole effort each; more share what these would have
-    search_divisions: int = 8  # of the strategies, to find where the block begins
     search_guides: int = 4  # solutions of the load program that are made into candidates
-    search_each: int = 2  # solutions for the same sizes of shards
     search_items: int = 64  # of the load program, at most
     search_groups: int = 8  # of items, each with two windows of the round
     search_shrinks: int = 4  # times that a solution is asked for with less memory

@@ -1,14 +1,14 @@
-"""Bounds and guides from the load program, by dividing the plans that it is about.
+"""The bound from the load program, by dividing the plans that it is about; and guides from it.
 
-The program says little where it may put a third of every layer into the block, or a boundary
-between none of them. So the plans are divided by where the block begins and by the largest shard
-that recomputes, always where the program's optimum is the least, and the least of all parts is
-what it says of the whole.
+As a bound the program says little where it may put a third of every layer into the block, or a
+boundary between none of them. So the plans are divided by where the block begins and by the largest
+shard that recomputes, always where the program's optimum is the least, and the least of all parts
+is what it says of the whole. A guide needs no such parts.
 """
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -50,37 +50,9 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
     return open_[0][0] if open_ else None
 
 
-def guides(
-    roots: Sequence[Terms], groups: int, programs: int, each: int, effort: Effort
-) -> Iterator[Solution]:
-    """Solutions for plans, the best first, of which it is known where the block begins; at most
-    `each` for the same terms."""
-    open_: list[tuple[int, int, int, Solution]] = []
-    number = count()
-    for index, terms in enumerate(roots):
-        one = solved(terms, whole(terms), groups, effort)
-        if one and one.weights:
-            heapq.heappush(open_, (one.period_us, next(number), index, one))
-    given = [0] * len(roots)
-    left = programs - len(roots)
-    while open_ and effort.left > 0:
-        _, _, index, best = heapq.heappop(open_)
-        if given[index] >= each:
-            continue
-        if left < 2 or best.part.high == best.part.low:
-            given[index] += 1
-            yield best
-            continue
-        for part in _divided(best.part):
-            one = solved(best.terms, part, groups, effort)
-            left -= 1
-            if one and one.weights:
-                heapq.heappush(open_, (one.period_us, next(number), index, one))
-
-
-def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solution | None:
-    """The same part of the plans for other terms; None when there are none."""
-    one = solved(terms, found.part, groups, effort)
+def guide(terms: Terms, groups: int, effort: Effort) -> Solution | None:
+    """The best parts of modes for plans of these terms; None when there are none, or time is up."""
+    one = solved(terms, whole(terms), groups, effort)
     return one if one and one.weights else None
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from planner.shards import Held, Links, Mode, ShardCost, TaskCosts
+from planner.shards import Held, Links, ShardCost, TaskCosts
 
 MB = 1 << 20
 MS = 1000
@@ -59,13 +59,12 @@ class Terms:
 @dataclass(frozen=True)
 class Part:
     """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
-    recomputes needs from `least` to `most` bytes of transients; fixed: the modes of some items."""
+    recomputes needs from `least` to `most` bytes of transients."""
 
     low: int
     high: int
     least: int
     most: int
-    fixed: tuple[Mode | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,6 @@ class Constraint(NamedTuple):
     row: Row
     low: float
     high: float
-
-
-def amount(shard: ShardCost, what: str) -> float:
-    """A cost of the shard by the name of its field, in MB or ms."""
-    size: int = getattr(shard, what) or 0
-    return size / (MB if what.endswith("_bytes") else MS)
 
 
 def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:

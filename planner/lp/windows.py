@@ -23,7 +23,7 @@ and until then the gradients of what is updated on the device stay.
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
 one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
-is what plans are made of: `rounding` turns parts into whole shards. Either says more the less it
+is what plans are made of: `rounding` turns parts into whole shards. The bound says more the less it
 leaves open: `branch_and_bound` divides the plans by where the block begins and by what a shard may
 need.
 """
@@ -206,7 +206,7 @@ def _down_us(frame: Frame, i: int) -> Row:
 def _update_us(frame: Frame, items: Iterable[int]) -> Row:
     """ms of updates of these items on the device."""
     trained = [i for i in items if frame.shapes[i].grad_bytes]
-    return frame.on_device(trained, "update_device_us")
+    return frame.on_device(trained, frame.device_ms)
 
 
 @lru_cache(maxsize=_KEPT)

@@ -15,7 +15,6 @@ from planner.lp.windows import Phases, Solution
 from planner.search.local_search import least_us
 from planner.search.task import Search
 from planner.shards.cuts import cut_points, layer_graph
-from planner.shards.modes import Mode
 
 
 def terms(seed: int, *, plan: bool) -> Terms:
@@ -28,10 +27,9 @@ def terms(seed: int, *, plan: bool) -> Terms:
 
 def parts(asked: Terms) -> list[Part]:
     last, most = len(asked.items) - 1, asked.costs.backward_transient(0, len(asked.costs.layers))
-    known = (*(Mode() for _ in range(last)), None)
     return [
         Part(0, last, 0, most),
-        Part(last, last, 0, most, known),
+        Part(last, last, 0, most),
         Part(0, last // 2, most // 2, most),
         Part(last, last, 0, most // 2),
         Part(0, last, 0, most),
