@@ -50,9 +50,10 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
     return open_[0][0] if open_ else None
 
 
-def guide(terms: Terms, groups: int, effort: Effort) -> Solution | None:
-    """The best parts of modes for plans of these terms; None when there are none, or time is up."""
-    one = solved(terms, whole(terms), groups, effort)
+def guide(terms: Terms, effort: Effort) -> Solution | None:
+    """The best parts of modes for plans of these terms, in so few windows that they are found soon;
+    None when there are none, or time is up."""
+    one = solved(terms, whole(terms), 1, effort)
     return one if one and one.weights else None
 
 

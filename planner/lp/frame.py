@@ -158,9 +158,6 @@ class Frame:
         bounds: dict[int, Bound] = {self.reserve: (part.least / MB, INFINITY)}
         for i in range(len(self.items)):
             bounds |= self._cut(i, part, terms) | self._open(i, part, terms)
-        spare = float(terms.plan and not terms.tight)
-        for column, each in ((self.into, self.params), (self.out, self.grads)):
-            bounds[column] = spare * sum(each) / len(each), INFINITY
         return bounds
 
     def _cut(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:

@@ -219,5 +219,5 @@ def solved(
 ) -> Solution | None:
     """Solve the program for a part of the plans; None when it has no solution. near: from the last
     solution for the same terms that was not; the period is the same, the weights may differ."""
-    program = _phases(replace(terms, room_bytes=0, tight=False, host_bytes=None), groups)
+    program = _phases(replace(terms, room_bytes=0, host_bytes=None), groups)
     return program.solve(part, terms, max(1.0, effort.left), effort.seed, near=near)

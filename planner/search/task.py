@@ -173,21 +173,9 @@ class Search:
         yield from self._guided_by(roots, effort)
 
     def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
-        limits, groups = effort.limits, effort.limits.search_groups
-        found = [one for terms in roots if (one := guide(terms, groups, effort))]
-        best = nsmallest(limits.search_guides, found, key=lambda one: one.period_us)
-        for number, one in enumerate(best):
-            yield from self._realised(one, effort)
-            # What has room for copies is a start as well, and what is good with less memory; room
-            # that is left is filled later.
-            others = [replace(one.terms, tight=False)]
-            for part in limits.search_less if not number else ():
-                room = one.terms.room_bytes - self.device_bytes // part
-                others.append(replace(one.terms, room_bytes=room))
-            for terms in others:
-                other = guide(terms, groups, effort)
-                if other:
-                    yield from self._realised(other, effort)
+        found = filter(None, (guide(terms, effort) for terms in roots))
+        for best in nsmallest(effort.limits.search_guides, found, key=lambda one: one.period_us):
+            yield from self._realised(best, effort)
 
     def _realised(self, parts: Solution, effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
@@ -205,7 +193,7 @@ class Search:
                 return
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
             shrunk = (_shrunk(parts.terms, over, missing, part) for part in (64, 0))
-            tighter = (guide(terms, effort.limits.search_groups, effort) for terms in shrunk)
+            tighter = (guide(terms, effort) for terms in shrunk)
             smaller = next(filter(None, tighter), None)
             if smaller is None:
                 return
