@@ -4,11 +4,12 @@ Every shard takes the way of which, along the chain so far, most is still owed; 
 any stretch of shards stay close to the solution's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from planner.lp.windows import Solution
-from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
+from planner.shards import ACTIVATIONS, HELD, Activations, Mode, Place, Strategy, possible, settled
 
 _SURE = 0.5  # of a shard
 
@@ -29,28 +30,30 @@ def _block(guide: Solution) -> int:
 def _modes(guide: Solution) -> tuple[Mode, ...]:
     block, last = _block(guide), len(guide.terms.items) - 1
     owed_held = dict.fromkeys(HELD, 0.0)
-    owed_acts: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0, "offload": 0.0}
-    owed_once: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0}
+    owed_acts = dict.fromkeys(ACTIVATIONS, 0.0)  # below the block, and in it
+    owed_once = dict.fromkeys(ACTIVATIONS, 0.0)
     owed_spill = 0.0
     modes = []
     for i, (shard, w) in enumerate(zip(guide.terms.shapes, guide.weights, strict=True)):
-        held = _most(owed_held, w.held, shard.param_bytes)
         place = Place(not i, i == last, block <= i < last and guide.terms.microbatches > 1)
-        act: Activations = "recompute"
-        if place.block:
-            act = _most(owed_once, {"saved": w.once, "recompute": 1 - w.once}, shard.forward_us)
-        elif not place.last:
-            parts: dict[Activations, float] = {
-                "saved": w.saved,
-                "offload": w.packed,
-                "recompute": 1 - w.saved - w.packed,
-            }
-            barred: Sequence[Activations] = ("saved",) if held[0] == "streamed" else ()
-            act = _most(owed_acts, parts, shard.forward_us, barred)
+        held = _most(owed_held, w.held, shard.param_bytes, HELD)
+        mode = settled(shard, Mode(*held), place)
+        saved, packed = (w.once, 0.0) if place.block else (w.saved, w.packed)
+        owed = owed_once if place.block else owed_acts
+        shares: dict[Activations, float] = {
+            "saved": saved,
+            "offload": packed,
+            "recompute": 1 - saved - packed,
+        }
+        able = [
+            act for act in ACTIVATIONS if possible(shard, replace(mode, activations=act), place)
+        ]
+        mode = replace(mode, activations=_most(owed, shares, shard.forward_us, able))
         owed_spill += w.spilled
-        spilled = owed_spill >= 0.5 and act != "saved"
-        owed_spill -= spilled
-        modes.append(settled(shard, Mode(*held, act, spilled), place))
+        spilled = replace(mode, spilled=True)
+        if owed_spill >= _SURE and possible(shard, spilled, place):
+            mode, owed_spill = spilled, owed_spill - 1
+        modes.append(mode)
     return tuple(modes)
 
 
@@ -58,11 +61,11 @@ Way = TypeVar("Way")
 
 
 def _most(
-    owed: dict[Way, float], shares: dict[Way, float], size: float, barred: Sequence[Way] = ()
+    owed: dict[Way, float], shares: Mapping[Way, float], size: float, able: Sequence[Way]
 ) -> Way:
-    """The way of which most is owed, once the shares of one more shard are; it is paid."""
+    """The possible way of which most is owed, once the shares of one more shard are; it is paid."""
     for way, share in shares.items():
         owed[way] += size * share
-    chosen = max((way for way in owed if way not in barred), key=lambda way: owed[way])
+    chosen = max(able, key=lambda way: owed[way])
     owed[chosen] -= size
     return chosen
