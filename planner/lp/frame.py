@@ -1,8 +1,8 @@
 """The load program while it is made: what is decided of every item, how long windows take, and
 the rows that say so.
 
-A part of the plans bounds columns of items and changes nothing else, so that a program is made once
-and solved for many parts.
+A part of the plans changes the bounds of few rows and columns, so that a program is made once and
+solved for many parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,6 @@ from planner.lp.rows import (
     MS,
     ONE,
     Constraint,
-    Part,
     Resource,
     Row,
     Terms,
@@ -153,37 +152,33 @@ class Frame:
             return []
         return self.members(w if w < self.groups else self.ends - w)
 
-    def bounds(self, part: Part, terms: Terms) -> dict[int, Bound]:
-        """The bounds of every column that depends on the part, or on what the terms leave open."""
-        bounds: dict[int, Bound] = {self.reserve: (part.least / MB, INFINITY)}
+    def bounds(self) -> dict[int, Bound]:
+        """The bounds of the columns of items."""
+        bounds: dict[int, Bound] = {}
         for i in range(len(self.items)):
-            bounds |= self._cut(i, part, terms) | self._open(i, part, terms)
+            bounds |= self._bounds_of(i)
         return bounds
 
-    def _cut(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
-        """The bounds of where shards begin."""
-        item = self.items[i]
-        return {
-            item.cut: (_ALL if terms.plan else _FREE) if i else _NONE,
-            item.kept: _FREE if i else _NONE,
-            item.inside: _FREE if i > part.low else _NONE,
-        }
-
-    def _open(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
-        """The bounds of an item of which all is to be found out."""
-        item, below, inside = self.items[i], i < part.high, i >= part.low
-        several, packs = terms.microbatches > 1, terms.links.d2d and self.shapes[i].offload_bytes
+    def _bounds_of(self, i: int) -> dict[int, Bound]:
+        item, terms = self.items[i], self.terms
+        below, inside, several = i < len(self.items) - 1, i >= terms.lowest, terms.microbatches > 1
+        packs = terms.offload and terms.links.d2d and self.shapes[i].offload_bytes
         may = {
+            item.cut: i > 0,
+            item.kept: i > 0,
+            item.inside: i > terms.lowest,
             item.spilled: i > 0 and below,
             item.saved: below,
-            item.packed: below and terms.offload and packs,
+            item.packed: below and packs,
             item.again: inside and several,
             item.once: inside,
         }
-        if self.moves(i):
-            may |= dict.fromkeys(item.held.values(), True)
-        must = {item.once: _ALL} if inside and not below and not several else {}
-        return {column: _FREE if yes else _NONE for column, yes in may.items()} | must
+        bounds = {column: _FREE if yes else _NONE for column, yes in may.items()}
+        if i and terms.plan:
+            bounds[item.cut] = _ALL
+        if not below and not several:
+            bounds[item.once] = _ALL
+        return bounds
 
     def weights(self, values: list[float]) -> tuple[Weights, ...]:
         """The weights of every item in a solution."""

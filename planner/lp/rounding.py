@@ -23,8 +23,8 @@ def rounded(guide: Solution) -> Strategy:
 
 def _block(guide: Solution) -> int:
     """The first shard of the block."""
-    low, high = guide.part.low, guide.part.high
-    return next((i for i in range(low, high) if guide.weights[i].block >= _SURE), high)
+    low, last = guide.terms.lowest, len(guide.terms.items) - 1
+    return next((i for i in range(low, last) if guide.weights[i].block >= _SURE), last)
 
 
 def _modes(guide: Solution) -> tuple[Mode, ...]:

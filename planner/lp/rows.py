@@ -46,6 +46,11 @@ class Terms:
         return max(1.0, self.h2d / rate.bytes_per_s) if rate else 1.0
 
     @property
+    def lowest(self) -> int:
+        """The first item with which a block may begin; of a plan with one microbatch the last."""
+        return len(self.items) - 1 if self.plan and self.microbatches == 1 else 0
+
+    @property
     def microbatches(self) -> int:
         return self.costs.microbatches
 
@@ -57,11 +62,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class Part:
-    """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
-    recomputes needs from `least` to `most` bytes of transients."""
+    """Plans whose largest shard that recomputes needs `least` to `most` bytes of transients."""
 
-    low: int
-    high: int
     least: int
     most: int
 

@@ -26,14 +26,8 @@ def terms(seed: int, *, plan: bool) -> Terms:
 
 
 def parts(asked: Terms) -> list[Part]:
-    last, most = len(asked.items) - 1, asked.costs.backward_transient(0, len(asked.costs.layers))
-    return [
-        Part(0, last, 0, most),
-        Part(last, last, 0, most),
-        Part(0, last // 2, most // 2, most),
-        Part(last, last, 0, most // 2),
-        Part(0, last, 0, most),
-    ]
+    most = asked.costs.backward_transient(0, len(asked.costs.layers))
+    return [Part(0, most), Part(most // 2, most), Part(0, most // 2), Part(0, most)]
 
 
 def solved(program: Phases, asked: Terms, part: Part) -> Solution | None:
