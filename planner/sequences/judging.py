@@ -1,8 +1,8 @@
 """Evaluations of a task with lengths: all their samples packed once, into rounds of one kind.
 
-Every device has the whole model, as in `rounds.evaluation`, and the same number of microbatches in
-each round. With R rounds the first R of a device's microbatches are the first ones of the rounds,
-the next R the second ones, and so on: what is packed together has descending tokens.
+Every device has the whole model, and the same number of microbatches in each round. With R rounds
+the first R of a device's microbatches are the first ones of the rounds, the next R the second ones,
+and so on: what is packed together has descending tokens.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from msgspec import structs
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.errors import Infeasible
+from planner.lowering import evaluating
 from planner.packing import Array, Asked, How, bucket, laid_out
-from planner.rounds import evaluating
 from planner.search import Judging
 from planner.shards import Planned
 from plans import samples
@@ -144,7 +144,7 @@ def _program(asked: Asked, strategy: Planned, found: _Packed, most: int, devices
         asked.links,
         asked.kind.device_bytes,
         devices=devices,
-        each=[asked.costs(most, *pair).cut(strategy.cuts) for pair in pairs],
+        each=[asked.costs(most, *pair) for pair in pairs],
     )
     tokens = tuple(bucket(int(own)) for own in found.tokens.max(axis=0))
     return structs.replace(program, tokens=tokens)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Layout, PackingName
 from planner.packing import PACKINGS, Asked, How, write_table
-from planner.rounds import on_one_node
 from planner.search import Candidate, Packed
 from planner.sequences.choose import best
 from planner.sequences.judging import judged
@@ -63,8 +62,6 @@ def planned(
         found = switched(mine, one, jobs, effort)
     ways = found.ways
     strategy = in_common([way.round.strategy for way in ways])
-    if len(lengths) > 1:
-        on_one_node(task.name, devices, kind.node)
     judges = judged(mine, strategy, tables) if len(lengths) > 1 else None
     table = tables / f"{task.name}.{devices}"
     order = (orders or {}).get(task.name)
