@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "search": "processes lowering lp rounds shards inputs",
         "lowering": "rounds orders shards inputs",
         "pipelines": "lowering bounds search lp rounds orders shards inputs",
-        "timetable": "pipelines search bounds lp rounds shards inputs",
+        "timetable": "pipelines search lowering bounds lp rounds shards inputs",
         "storage": "timetable search lowering rounds shards inputs",
         "exploring": "timetable search bounds inputs",
         "builder": "exploring storage timetable sequences pipelines search lowering bounds lp "

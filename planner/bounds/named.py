@@ -14,8 +14,10 @@ from planner.bounds.configuration import Column, Demand, even_us
 from planner.bounds.lengths import evaluations_us
 from planner.bounds.step import Bounds, StepName
 from planner.inputs import Problem
-from planner.rounds import least_us
+from planner.shards import TaskCosts, sizes
+from plans.order import due_steps
 from plans.prediction import Bound
+from profiles.schema import Task
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,24 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
 def _evaluating_us(problem: Problem, place: int, number: int, judged: Mapping[str, int]) -> int:
     """The least compute time of a task's evaluations on a kind of devices."""
     task = problem.kinds[place].tasks[number]
-    return judged[task.name] if task.lengths else least_us(task, problem.done.get(task.name, 0))
+    return judged[task.name] if task.lengths else _least_us(task, problem.done.get(task.name, 0))
+
+
+def _least_us(task: Task, done: int) -> int:
+    """The least compute time of all evaluations of a task, after `done` steps trained before."""
+    if task.evaluation is None:
+        return 0
+    each = min(costs.microbatches * _forward_us(costs) for costs in sizes(task))
+    count = len(due_steps(task.evaluation, done, task.steps))
+    return count * task.evaluation.batches * each
+
+
+def _forward_us(costs: TaskCosts) -> int:
+    """A microbatch through all layers, however they are cut."""
+    return sum(
+        min(c.forward.median_us, max(0, c.recompute_backward.median_us - c.backward.median_us))
+        for c in costs.costs
+    )
 
 
 def _longest(columns: Iterable[Column]) -> int:

@@ -1,5 +1,6 @@
 """A strategy on one device or several made into its round: turns, visits, values, slabs, ops."""
 
+from planner.lowering.evaluation import evaluating, share_us
 from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
 from planner.lowering.moves import moves
 from planner.lowering.round import PipelineRound, Round
@@ -13,6 +14,7 @@ __all__ = [
     "Round",
     "Store",
     "Waiting",
+    "evaluating",
     "fitted",
     "gathered",
     "kept_bytes",
@@ -20,6 +22,7 @@ __all__ = [
     "moves",
     "needed",
     "separable",
+    "share_us",
     "spread",
     "store",
     "whole",

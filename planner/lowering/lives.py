@@ -66,7 +66,7 @@ class Lives:
     def step(self, device: int, turn: int) -> int:
         """The step of a turn, which may be before the first or behind the last."""
         own = self.steps[device]
-        return own[max(0, turn)] if turn < len(own) else self.count[device]
+        return min(turn, 0) or (own[turn] if turn < len(own) else self.count[device])
 
     def begin(self, device: int) -> int:
         """The first turn of the step that a device is at."""

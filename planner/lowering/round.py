@@ -136,6 +136,7 @@ class _Round(Generic[S]):
             cycle or Cycle.dispatched(self.entries, orders, state),
             enter=[e for device, copy in comes for e in emitter.copies([copy], device)],
             leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
+            evaluates=own.evaluates,
         )
 
 

@@ -74,10 +74,13 @@ class Stays:
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
         then."""
-        if self.strategy.stretches:
+        own, starts = self.strategy, self.starts[device]
+        if not own.ahead:
             return turn
-        at = bisect_right(self.starts[device], turn) - 2
-        return self.starts[device][at] if at >= 0 else -1
+        at = bisect_right(starts, turn) - 2
+        if own.evaluates and at < 0:
+            return starts[at] - self.count[device] if own.ahead > 1 else 0
+        return starts[at] if at >= 0 else -1
 
     def at(self, device: int, k: int, turn: int) -> Stay:
         """The stay of a shard at a turn."""
@@ -130,7 +133,8 @@ class Stays:
     def goes(self) -> Iterator[tuple[int, Copy]]:
         """The same back to the host after the last one, if it has changed."""
         for device, k, role in self._lasting():
-            if device == self.strategy.homes[k] and self.strategy.shards[k].grad_bytes:
+            changed = self.strategy.shards[k].grad_bytes and not self.strategy.evaluates
+            if changed and device == self.strategy.homes[k]:
                 yield device, copied(self.strategy.shards[k], k, "S", role)
 
     def values(self, lives: Lives) -> Iterator[Value]:
@@ -139,9 +143,8 @@ class Stays:
         for (device, k), stays in self.of.items():
             for stay in stays:
                 size = shards[k].param_bytes
-                since = lives.step(device, stay.since) if stay.since >= 0 else stay.since
-                last = lives.step(device, stay.last)
-                yield lives.value(device, stay.name, size, "param", k, since, last)
+                span = lives.step(device, stay.since), lives.step(device, stay.last)
+                yield lives.value(device, stay.name, size, "param", k, *span)
         for device, k, role in self._lasting():
             if role == "state":
                 last = lives.count[device]

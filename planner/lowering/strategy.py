@@ -14,10 +14,12 @@ from planner.shards import MicrobatchCost, Mode, ShardCost, TaskCosts
 class PipelineStrategy:
     """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
-    order: without forwards of the last shard, whose backward computes the loss. named: the order's
-    name. each: the costs of every microbatch, where they differ; `costs` are those of the largest,
-    and microbatches of one device have equally many bytes. tight: what comes for an update, or goes
-    after it, shares no memory with the turns around.
+    order: without forwards of the last shard, whose backward computes the loss, if there are any
+    backwards. named: the order's name. each: the costs of every microbatch, where they differ;
+    `costs` are those of the largest, and microbatches of one device have equally many bytes. tight:
+    what comes for an update, or goes after it, shares no memory with the turns around. ahead:
+    parameters come no sooner than for their own passes (0), while the shard before has its passes
+    (1), or so for the next round, too (2; of an evaluation).
     """
 
     costs: TaskCosts
@@ -28,6 +30,7 @@ class PipelineStrategy:
     named: str
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
+    ahead: int = 1
 
     stretches = False  # values live as long as turns say, with the turn beside it where they move
     ring = 2  # buffers through which packed activations leave
@@ -58,6 +61,8 @@ class PipelineStrategy:
             return one.batch_bytes
         if role == "tie":
             return one.tie_bytes
+        if self.evaluates:  # boundaries of all shards take turns in two
+            return max(shard.in_bytes for shard in one.shards[k % 2 :: 2])
         return one.shards[k].in_bytes if role != "saved" else one.shards[k].offload_bytes or 0
 
     @cached_property
@@ -144,6 +149,11 @@ class PipelineStrategy:
         return tuple(
             tuple(sorted(devices - {home})) for devices, home in zip(every, self.homes, strict=True)
         )
+
+    @cached_property
+    def evaluates(self) -> bool:
+        """True if no pass goes backwards."""
+        return all(one.kind == "F" for passes in self.order for one in passes)
 
     @cached_property
     def halved(self) -> frozenset[int]:

@@ -101,7 +101,7 @@ def turns(strategy: PipelineStrategy, links: Links) -> list[Turn]:
     final = {one.shard: at for at, (_, _, _, one) in enumerate(begun)}
     done: dict[int, list[int]] = {}  # shards with gradients, by the last pass that reads them
     for k, shard in enumerate(strategy.shards):
-        if shard.grad_bytes:
+        if shard.grad_bytes and not strategy.evaluates:
             done.setdefault(max(final[reader] for reader in strategy.readers(k)), []).append(k)
     found = list[Turn]()
     for at, (start, end, device, one) in enumerate(begun):

@@ -45,7 +45,7 @@ class Walk:
             self.lives = Lives(steps)
         self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.items: dict[tuple[str, int], Item] = {}
+        self.items: dict[tuple[str, int, int], Item] = {}
         self.visits, batches = list[Visit](), list[Turn]()
         if isinstance(strategy, Strategy):
             # All come first, and stay.
@@ -71,8 +71,8 @@ class Walk:
         elif turn.kind in "RNU":
             yield self.updates.visit(turn)
         else:
-            first = turn.shard == 0 and turn.kind in ("F" if self.strategy.last else "BI")
-            if first and not self.strategy.stretches:
+            passes = "F" if self.strategy.last or self.strategy.evaluates else "BI"
+            if turn.shard == 0 and turn.kind in passes and not self.strategy.stretches:
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
@@ -81,10 +81,9 @@ class Walk:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
         device, k, m = turn.device, turn.shard, turn.number
         batch = self._batch_of(m)
-        name, there = (
-            self.lives.receive(device, batch, m),
-            self.strategy.where[self.strategy.last, m],
-        )
+        there, now = self.strategy.where[self.strategy.last, m], self.lives.now[device]
+        since = self.stays.before(device, now) if self.strategy.evaluates else max(0, now - 1)
+        name = self.lives.take(device, batch, m, since)
         takes = [self._send(turn, batch, name, there)] if there != device else []
         return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=turn.each)
 
@@ -119,16 +118,7 @@ class Walk:
     def _forward(self, turn: Turn) -> Visit:
         device, k, m = turn.device, turn.shard, turn.number
         at, brings = self._uses(turn)
-        takes, there = list[Copy | Send](), self.strategy.where[k + 1, m]
-        x, y = self._boundary("x", k + 1, m), self._boundary("y", k + 1, m)
-        if there == device:
-            at["y"] = self.lives.take(device, x, m)
-        else:
-            at["y"] = self.lives.take(device, y, m)
-            takes.append(self._send(turn, x, at["y"], there))
-            self.lives.give(device, y, m, 1)
-        if there == device and self.strategy.modes[k + 1].spilled:
-            takes.append(_waiting("S", x, at["y"], m))
+        takes = list[Copy | Send]() if k == self.strategy.last else [*self._output(turn, at)]
         for item in self._waits(k, m):
             after = 1 - self.strategy.stretches
             if item.role == "saved":
@@ -139,7 +129,23 @@ class Walk:
             if item.role == "saved" or self.strategy.where[k - 1, m] != device:
                 takes.append(_waiting("S", item, at[item.role], m))
             self.lives.give(device, item, m, after)
+        if self.strategy.evaluates:
+            self._release(turn)
         return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
+
+    def _output(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy | Send]:
+        """The output of a forward: it stays, or goes to another device or the host."""
+        device, k, m = turn.device, turn.shard + 1, turn.number
+        x, y = self._boundary("x", k, m), self._boundary("y", k, m)
+        there = self.strategy.where[k, m]
+        if there == device:
+            at["y"] = self.lives.take(device, x, m)
+            if self.strategy.modes[k].spilled:
+                yield _waiting("S", x, at["y"], m)
+        else:
+            at["y"] = self.lives.take(device, y, m)
+            yield self._send(turn, x, at["y"], there)
+            self.lives.give(device, y, m, 1)
 
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
@@ -206,8 +212,9 @@ class Walk:
         this device gives it back."""
         device, k, m = turn.device, turn.shard, turn.number
         where, last, split = self.strategy.where, self.strategy.last, k in self.strategy.halved
-        if k and (split or where[k - 1, m] != device):
-            self.lives.give(device, self._down("x", k, m), m, int(not split))
+        over = split or self.strategy.evaluates
+        if k and (over or where[k - 1, m] != device):
+            self.lives.give(device, self._down("x", k, m), m, int(not over))
         if self.strategy.modes[k].activations == "offload":
             self.lives.give(device, self._down("a", k, m), m)
         if k in (0, last) and not self.strategy.stretches:
@@ -242,19 +249,22 @@ class Walk:
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
         """The boundary before a shard, x or y, its gradient, d or g, or what a forward packs, a."""
-        return self._item(letter, k, m, f"{letter}{k}")
+        number = k % 2 if self.strategy.evaluates else k  # those of two shards are there at once
+        return self._item(letter, k, m, f"{letter}{number}")
 
     def _down(self, letter: str, k: int, m: int) -> Item:
         """The same as backwards have it: what came back from the host has slots of its own, where
         these live no longer than it is there."""
         back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
-        return self._item(letter, k, m, f"{letter}{k}{'b' * (back and self.strategy.stretches)}")
+        if back and self.strategy.stretches:
+            return self._item(letter, k, m, f"{letter}{k}b")
+        return self._boundary(letter, k, m)
 
     def _item(self, letter: str, k: int, m: int, name: str) -> Item:
-        found = self.items.get((name, m))
+        found = self.items.get((name, k, m))
         if found is None:
             size = self.strategy.bytes_of(_ROLES[letter], k, m)
-            found = self.items[name, m] = Item(name, k, _ROLES[letter], size)
+            found = self.items[name, k, m] = Item(name, k, _ROLES[letter], size)
         return found
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:

@@ -1,7 +1,6 @@
 """One round of a strategy: its ops, their hazards, order, times and memory."""
 
 from planner.rounds.emit import Copy, Emitter, Send, Visit
-from planner.rounds.evaluation import SUFFIX, evaluating, least_us, on_one_node, share_us
 from planner.rounds.hazards import dependencies
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import (
@@ -15,7 +14,7 @@ from planner.rounds.list_schedule import (
     without,
 )
 from planner.rounds.ops import Entry, queued
-from planner.rounds.program import Cycle, assembled, planned_task
+from planner.rounds.program import SUFFIX, Cycle, assembled, planned_task
 from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
 from planner.rounds.timeline import Needs, execution_order, once, settled
 
@@ -39,16 +38,12 @@ __all__ = [
     "buffers_of",
     "dependencies",
     "dispatched",
-    "evaluating",
     "execution_order",
     "in_order",
-    "least_us",
-    "on_one_node",
     "once",
     "planned_task",
     "queued",
     "settled",
-    "share_us",
     "shortest",
     "steady",
     "stretched",

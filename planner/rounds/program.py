@@ -10,6 +10,9 @@ from planner.rounds.timeline import Settled, earliest, once, settled
 from planner.shards import Mode, Planned, ShardCost
 from plans.schema import Buffer, Memory, Op, Program, Shard, Task
 
+SUFFIX = ".eval"
+"""Behind the name of a task, that of the program that evaluates it."""
+
 
 @dataclass(frozen=True)
 class Cycle:
@@ -108,13 +111,12 @@ def assembled(
     *,
     enter: Sequence[Entry] = (),
     leave: Sequence[Entry] = (),
-    evaluates: str = "",
+    evaluates: bool = False,
 ) -> Program:
-    """The timed program of these tasks, with the memory of each device; of one that is evaluated
-    with this behind its name."""
+    """The timed program of these tasks, with the memory of each device."""
     entered, left, round_ = _once(enter), _once(leave), cycle.written()
     return Program(
-        name="+".join(tasks) + evaluates,
+        name="+".join(tasks) + SUFFIX * evaluates,
         memory=tuple(memory),
         tasks=tasks,
         enter_us=_span_us(entered),
@@ -125,7 +127,7 @@ def assembled(
         enter=entered,
         round=round_,
         leave=left,
-        evaluates=bool(evaluates),
+        evaluates=evaluates,
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from planner.inputs import Problem
-from planner.rounds import SUFFIX, evaluating, on_one_node
+from planner.lowering import evaluating
+from planner.rounds import SUFFIX
 from planner.search import variants
 from planner.search.task import Candidate
 from planner.shards import Links, shape_of
@@ -60,15 +61,12 @@ def everywhere(problem: Problem, shape: Shape, place: int, found: Candidate) -> 
         if at != place and found.program.devices == 1:
             programs[at] = variants.program_on(kind, strategy, task)
     evaluates: list[Program | None] = [None] * len(programs)
-    if shape.evaluation:
-        node = problem.kinds[place].node
-        on_one_node(strategy.costs.task.name, found.program.devices, node)
     for at, task in enumerate(shape.first):
         if shape.evaluation and programs[at]:
             wanted = structs.replace(task, evaluation=shape.evaluation)
             mine = replace(strategy, costs=replace(strategy.costs, task=wanted))
             kind = problem.kinds[at]
-            evaluates[at] = evaluating(mine, Links.of(kind.device), kind.device_bytes)
+            evaluates[at] = evaluating(mine, Links.of(kind.device, kind.node), kind.device_bytes)
     return replace(found, programs=tuple(programs), evaluates=tuple(evaluates))
 
 

@@ -1,8 +1,8 @@
 """Evaluations of a task with lengths: all their samples packed once, into rounds of one kind.
 
-Every device has the whole model, as in `rounds.evaluation`, and the same number of microbatches in
-each round. With R rounds the first R of a device's microbatches are the first ones of the rounds,
-the next R the second ones, and so on: what is packed together has descending tokens.
+Every device has the whole model, and the same number of microbatches in each round. With R rounds
+the first R of a device's microbatches are the first ones of the rounds, the next R the second ones,
+and so on: what is packed together has descending tokens.
 """
 
 from dataclasses import replace
@@ -14,8 +14,8 @@ from msgspec import structs
 
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.errors import Infeasible
+from planner.lowering import evaluating
 from planner.packing import Array, Asked, How, bucket, laid_out, loads
-from planner.rounds import evaluating
 from planner.search import Judging
 from planner.shards import Planned
 from plans import samples
@@ -117,6 +117,6 @@ def _program(asked: Asked, strategy: Planned, held: Array, most: int, rounds: in
         asked.links,
         asked.kind.device_bytes,
         devices=asked.devices,
-        each=[asked.costs(most, q, t).cut(strategy.cuts) for t, q in means.T.tolist()],
+        each=[asked.costs(most, q, t) for t, q in means.T.tolist()],
     )
     return structs.replace(program, tokens=tuple(map(bucket, held[0].max(axis=0).tolist())))

@@ -10,7 +10,6 @@ from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Problem
 from planner.lowering import PipelineStrategy
 from planner.packing import PACKINGS, Asked, How, write_table
-from planner.rounds import on_one_node
 from planner.search import Candidate, Judging, Packed
 from planner.sequences.choose import Best, best
 from planner.sequences.judging import judged
@@ -51,10 +50,7 @@ def planned(
     if len(problem.tasks) == 1 and not problem.layout and on_a_node:
         found = switched(asked, one, jobs, effort)
     strategy = in_common([way.round.strategy for way in found.ways])
-    judges = None
-    if held is not None:
-        on_one_node(task.name, devices, kind.node)
-        judges = judged(asked, strategy, tables)
+    judges = None if held is None else judged(asked, strategy, tables)
     tried = _alternatives(asked, found, one)
     return Candidate(
         strategy,

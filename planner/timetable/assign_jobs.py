@@ -13,7 +13,7 @@ from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
-from planner.rounds import share_us
+from planner.lowering import share_us
 from planner.search import Candidate, Packed
 from planner.timetable.initial import initial
 from planner.timetable.jobs import Assignment, Devices, Job, Run, score

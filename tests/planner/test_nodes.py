@@ -63,13 +63,14 @@ def test_a_pipeline_over_two_nodes_has_its_states_there() -> None:
     assert net_harm(plan) is None
 
 
-def test_what_is_evaluated_trains_on_one_node() -> None:
-    """An evaluation reads all shards in one store."""
-    asked = problem(Nodes(2, 2), 1, every=10)
-    plan = built(asked)
-    assert len({node for one in plan.segments for node in nodes_of(plan, one)}) == 1
-    with pytest.raises(Infeasible, match="give a --layout of at most 2 devices"):
-        built(replace(asked, layout=Layout(((2, 2),))))
+@pytest.mark.parametrize("layout", [Layout(((2, 2),)), Layout(((4,),))])
+def test_what_trains_on_several_nodes_is_evaluated_there(layout: Layout) -> None:
+    """Each pass where it trains, with the parameters of the node that has the shard's state."""
+    plan = built(replace(problem(Nodes(2, 2), 1, every=10), layout=layout))
+    programs = {program.name: program for program in plan.programs}
+    assert {programs[one.program].evaluates for one in plan.segments} == {True, False}
+    assert {nodes_of(plan, segment) for segment in plan.segments} == {(0, 0, 1, 1)}
+    assert plans.violations(plan) == []
 
 
 def test_replicas_on_several_nodes_get_what_their_home_wrote() -> None:

@@ -13,7 +13,7 @@ from support.oracle import harm
 
 from planner import Infeasible, Problem, build
 from planner.inputs.problem import Policy
-from planner.rounds.evaluation import evaluating
+from planner.lowering.evaluation import evaluating
 from planner.rounds.hydra import HydraStrategy
 from planner.search.searches import baselines
 from planner.shards.costs import sizes
