@@ -110,7 +110,7 @@ def test_evaluations_leave_no_gaps() -> None:
     (a,), (b,) = baselines(problem).ways  # for their names
     a = replace(a, programs=(programs["a"],), evaluates=(programs["a.eval"],))
     works = jobs_of(problem, [a, replace(b, programs=(programs["b"],))])
-    assert sum(work.whole_us(0) for work in works) >= plan.prediction.makespan_us
+    assert sum(work.us(0, work.rounds) for work in works) >= plan.prediction.makespan_us
 
 
 @settings(max_examples=15, deadline=None)
