@@ -72,36 +72,6 @@ def cross(state: State, rng: random.Random) -> Change:
     return {s: tuple(to.get(d, d) for d in state.rows[s]) for s in range(first, end)}
 
 
-def slide(state: State, rng: random.Random) -> Change:
-    """A shared shard becomes whole on one of its devices; another one of that is shared instead."""
-    if not (shared := state.shared):
-        return {}
-    s = rng.choice(shared)
-    whole = (rng.choice(state.rows[s]),) * len(state.rows[s])
-    others = [other for other, row in enumerate(state.rows) if row == whole]
-    return {rng.choice(others): state.rows[s], s: whole} if others else {}
-
-
-def turn(state: State, rng: random.Random) -> Change:
-    """The microbatches of a shared shard get the places of others, in a circle."""
-    if not (shared := state.shared):
-        return {}
-    s = rng.choice(shared)
-    first = rng.randrange(len(state.rows[s]))
-    return {s: state.rows[s][first:] + state.rows[s][:first]}
-
-
-def trade(state: State, rng: random.Random) -> Change:
-    """Two microbatches of a shared shard trade places."""
-    if not (shared := state.shared):
-        return {}
-    s = rng.choice(shared)
-    row = list(state.rows[s])
-    a, b = rng.sample(range(len(row)), 2)
-    row[a], row[b] = row[b], row[a]
-    return {s: tuple(row)}
-
-
 def reshare(state: State, rng: random.Random) -> Change:
     """Some microbatches of a shared shard go from one of its devices to another."""
     if not (shared := state.shared):
@@ -134,9 +104,6 @@ MOVES: Sequence[tuple[Callable[[State, random.Random], Change], int]] = (
     (swap, 5),
     (move, 1),
     (cross, 2),
-    (slide, 2),
-    (turn, 1),
-    (trade, 1),
     (reshare, 3),
     (give, 2),
     (even, 3),

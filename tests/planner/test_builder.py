@@ -201,13 +201,12 @@ def test_the_longest_task_is_trained_on_several_devices() -> None:
     assert told.makespan_us < 0.75 * alone.prediction.makespan_us
 
 
-def test_a_task_on_several_devices_is_evaluated_on_one() -> None:
-    """In between, as often as asked; the others wait."""
+def test_a_task_on_several_devices_is_evaluated_on_them() -> None:
+    """In between, as often as asked."""
     plan = build(uneven(evaluation=Evaluation(every=200, batches=3)), profile_sha256=HASH)
     assert widths(plan)["a"] <= {2, 3}
-    assert widths(plan)["a.eval"] == {1}
     ends = {s.program: s.devices for s in plan.segments}
-    assert ends["a.eval"] < ends["a"]
+    assert ends["a.eval"] == ends["a"]
     assert sum(segment.program == "a.eval" for segment in plan.segments) == 3
 
 
@@ -276,7 +275,7 @@ def test_limits_are_handed_down_to_every_search() -> None:
     asked = synthetic.problem(task, usable_bytes=8 << 20)
     few, more = (
         build(asked, profile_sha256=HASH, limits=replace(QUICK, search_ops=ops))
-        for ops in (200, 4_000)
+        for ops in (50, 4_000)
     )
     assert few.solver.candidates < more.solver.candidates
 

@@ -59,11 +59,11 @@ def plan(
     made = Plan(
         inputs={"profile": "b" * 64},
         devices=(Device("box", "cpu", 16 * MIB, 1),) * program.devices,
-        host=Host(1 << 30, 1 << 20, ()),
+        host=Host(1 << 30, ()),
         tasks=(task,),
         programs=(program,),
         segments=(Segment("a", tuple(range(program.devices)), rounds, 0, 0),),
-        prediction=Prediction(0, 0, "", ()),
+        prediction=Prediction(0, ()),
         solver=Solver("gantry", 0, "complete", 1),
     )
     return retimed(made)

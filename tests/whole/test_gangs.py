@@ -32,7 +32,7 @@ def first() -> list[Task]:
 
 
 def test_a_task_on_several_devices_trains_the_bits_of_a_loop() -> None:
-    """Evaluated in between on one device, and gone on from in a plan of the rest, which adds
+    """Evaluated in between on both devices, and gone on from in a plan of the rest, which adds
     gradients alike."""
     options = ("--devices", 3, "--microbatch", 2)  # so that there are some for each device
     profile(f"{__file__}:first", "first-p.json")
@@ -45,7 +45,7 @@ def test_a_task_on_several_devices_trains_the_bits_of_a_loop() -> None:
     for file in ("first.json", "rest.json"):
         made = plans.load(file)
         widths = {segment.program: len(segment.devices) for segment in made.segments}
-        assert (widths["long"], widths["long.eval"]) == (2, 1)
+        assert (widths["long"], widths["long.eval"]) == (2, 2)
     logs = [runlog.load(f"{n}.jsonl") for n in (1, 2)]
     assert [line.step for log in logs for line in log.evaluations] == [10, 20]
     (planned,), task = made.tasks, replace(tasks()[0], evaluate=None)
