@@ -15,8 +15,11 @@ class Limits:
     # Of the search of one shape of tasks.
     search_ops: int = 45_000  # simulated for guided candidates, and as many to improve them
     full_shapes: int = 6  # that have the whole effort each; more share what these would have
+    search_divisions: int = 8  # of the strategies, to find where the block begins
     search_guides: int = 4  # solutions of the load program that are made into candidates
+    search_each: int = 2  # solutions for the same sizes of shards
     search_items: int = 64  # of the load program, at most
+    search_groups: int = 8  # of items, each with two windows of the round
     search_shrinks: int = 4  # times that a solution is asked for with less memory
     search_starts: int = 4  # candidates that are improved a little, the best of them further
     search_exchanges: int = 6  # shards of the best that may stay where several others give way
@@ -24,6 +27,7 @@ class Limits:
     search_rejections: int = 4  # strategies that do not fit, for the price of one that does
     search_least_ops: int = 60  # that the smallest strategy counts for
     search_shards: tuple[int, ...] = (4, 8, 16, 32, 64)  # that the load program is solved for
+    search_less: tuple[int, ...] = (2, 4)  # parts of the memory that a guide may do without
     search_far: int = 4  # by more than 1/n of the best period no candidate is improved
     plain_near: int = 32  # 1/n of a round that plain training may lose, and nothing else is tried
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried

@@ -1,6 +1,6 @@
 """The load program: which shards stay, move or are recomputed, as a linear program over windows."""
 
-from planner.lp.branch_and_bound import guide, narrowed
+from planner.lp.branch_and_bound import again, guides, narrowed
 from planner.lp.rounding import rounded
 from planner.lp.rows import MB, MS, Constraint, Row, Terms, scratch_bytes
 from planner.lp.solver import Linear, Status, duals, minimise, solve, total
@@ -15,8 +15,9 @@ __all__ = [
     "Solution",
     "Status",
     "Terms",
+    "again",
     "duals",
-    "guide",
+    "guides",
     "minimise",
     "narrowed",
     "rounded",

@@ -1,13 +1,14 @@
-"""The bound from the load program, by dividing the plans that it is about; and guides from it.
+"""Bounds and guides from the load program, by dividing the plans that it is about.
 
-As a bound the program says little where it may put a boundary between none of the layers. So the
-plans are divided by the largest shard that recomputes, always where the program's optimum is the
-least, and the least of all parts is what it says of the whole. A guide needs no such parts.
+The program says little where it may put a third of every layer into the block, or a boundary
+between none of them. So the plans are divided by where the block begins and by the largest shard
+that recomputes, always where the program's optimum is the least, and the least of all parts is
+what it says of the whole.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -20,7 +21,10 @@ _NARROW = 1.15  # a range of transients whose ends are as near as this is not di
 
 def whole(terms: Terms) -> Part:
     """All plans that the terms are about."""
-    return Part(0, terms.costs.backward_transient(terms.items[0][0], terms.items[-1][1]))
+    most = terms.costs.backward_transient(terms.items[0][0], terms.items[-1][1])
+    last = len(terms.items) - 1
+    alone = terms.plan and terms.microbatches == 1  # then the block is the last shard
+    return Part(last if alone else 0, last, 0, most)
 
 
 def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort) -> int | None:
@@ -46,20 +50,57 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
     return open_[0][0] if open_ else None
 
 
-def guide(terms: Terms, effort: Effort) -> Solution | None:
-    """The best parts of modes for plans of these terms, in so few windows that they are found soon;
-    None when there are none, or time is up."""
-    one = solved(terms, whole(terms), 1, effort)
+def guides(
+    roots: Sequence[Terms], groups: int, programs: int, each: int, effort: Effort
+) -> Iterator[Solution]:
+    """Solutions for plans, the best first, of which it is known where the block begins; at most
+    `each` for the same terms."""
+    open_: list[tuple[int, int, int, Solution]] = []
+    number = count()
+    for index, terms in enumerate(roots):
+        one = solved(terms, whole(terms), groups, effort)
+        if one and one.weights:
+            heapq.heappush(open_, (one.period_us, next(number), index, one))
+    given = [0] * len(roots)
+    left = programs - len(roots)
+    while open_ and effort.left > 0:
+        _, _, index, best = heapq.heappop(open_)
+        if given[index] >= each:
+            continue
+        if left < 2 or best.part.high == best.part.low:
+            given[index] += 1
+            yield best
+            continue
+        for part in _divided(best.part):
+            one = solved(best.terms, part, groups, effort)
+            left -= 1
+            if one and one.weights:
+                heapq.heappush(open_, (one.period_us, next(number), index, one))
+
+
+def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solution | None:
+    """The same part of the plans for other terms; None when there are none."""
+    one = solved(terms, found.part, groups, effort)
     return one if one and one.weights else None
 
 
 def _halves(found: Solution) -> list[Part]:
-    """The part divided in the middle; none where it is narrow already."""
-    part, terms = found.part, found.terms
+    """The part divided where it is the wider; none where it is narrow already."""
+    part, items = found.part, found.terms.items
     # At least a byte, for layers without any transients.
-    smallest = max(1, *(terms.costs.backward_transient(*item) for item in terms.items))
+    smallest = max(1, *(found.terms.costs.backward_transient(*item) for item in items))
+    blocks = (part.high - part.low) / len(items)
     low, high = max(part.least, smallest), max(part.most, smallest)
-    if not (part.least == 0 and part.most > smallest) and high <= _NARROW * low:
-        return []
-    middle = math.isqrt(low * high)
-    return [replace(part, most=middle), replace(part, least=middle)]
+    shards = math.log(high / low) / math.log(max(2.0, whole(found.terms).most / smallest))
+    if blocks >= shards and part.high > part.low:
+        return _divided(part)
+    if (part.least == 0 and part.most > smallest) or high > _NARROW * low:
+        middle = math.isqrt(low * high)
+        return [replace(part, most=middle), replace(part, least=middle)]
+    return _divided(part) if part.high > part.low else []
+
+
+def _divided(part: Part) -> list[Part]:
+    """Two parts, by where the block begins."""
+    middle = (part.low + part.high) // 2
+    return [replace(part, high=middle), replace(part, low=middle + 1)]

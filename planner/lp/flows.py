@@ -11,7 +11,8 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
 from collections.abc import Sequence
 
 from planner.lp.frame import Frame
-from planner.lp.rows import MB, Resource, Row
+from planner.lp.rows import MB, Resource, Row, amount
+from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
 _STREAMS = "device-streamed"
@@ -32,11 +33,11 @@ def parameters(frame: Frame, g: int) -> None:
     early = range(frame.backward(g), frame.norms) if frame.noted else ()
     load, reload, spill = (_flow(frame, windows) for windows in (later, mid, later))
     update = _flow(frame, [w for w in later if w not in early])  # none before all norms are there
-    kept = frame.named(frame.held(moving, frame.params, "", "kept"))
-    streamed = frame.named(frame.held(moving, frame.params, "", "streamed"))
-    grads = frame.named(frame.held(moving, frame.grads, "host"))
-    by, trained = frame.terms.load_weight, [i for i in moving if frame.grads[i]]
-    work = frame.held(trained, frame.host_ms, "host")
+    kept = frame.named(frame.held(moving, "param_bytes", "", "kept"))
+    streamed = frame.named(frame.held(moving, "param_bytes", "", "streamed"))
+    grads = frame.named(frame.held(moving, "grad_bytes", "host"))
+    by, trained = frame.terms.load_weight, [i for i in moving if frame.shapes[i].grad_bytes]
+    work = frame.held(trained, "update_host_us", "host")
     flows: list[tuple[Resource, float, Flow, Row]] = [
         ("h2d", by, load, [(1, kept), (1, streamed)]),
         ("h2d", by, reload, [(1, streamed)]),
@@ -65,19 +66,19 @@ def _in_turn(
 
     free_w: what has no gradients, and from its update on what is updated on the device.
     """
-    trained = [i for i in moving if frame.grads[i]]
+    trained = [frame.shapes[i] for i in moving if frame.shapes[i].grad_bytes]
     if not trained:
         return
     load, spill, update = flows
-    frozen = [i for i in moving if not frame.grads[i]]
-    still = frame.held(frozen, frame.params, "", "kept", "streamed")
+    frozen = [i for i in moving if not frame.shapes[i].grad_bytes]
+    still = frame.held(frozen, "param_bytes", "", "kept", "streamed")
     free: Row = [(-1, frame.named(still))] if still else []
-    evicted = frame.named(frame.held(moving, frame.params, _STREAMS, "kept", "streamed"))
-    params_per_grad = _most(trained, frame.params, frame.grads)
-    ms_per_grad = _most(trained, frame.host_ms, frame.grads)
-    if take_time := all(frame.host_ms[i] for i in trained):
-        params_per_ms = _most(trained, frame.params, frame.host_ms)
-        grads_per_ms = _most(trained, frame.grads, frame.host_ms)
+    evicted = frame.named(frame.held(moving, "param_bytes", _STREAMS, "kept", "streamed"))
+    params_per_grad = _most(trained, "param_bytes", "grad_bytes")
+    ms_per_grad = _most(trained, "update_host_us", "grad_bytes")
+    if take_time := all(shape.update_host_us for shape in trained):
+        params_per_ms = _most(trained, "param_bytes", "update_host_us")
+        grads_per_ms = _most(trained, "grad_bytes", "update_host_us")
     if not frame.terms.plan:
         _last_to_leave(frame, g, spill[frame.backward(g)], grads)
     into = out = done = None
@@ -106,13 +107,13 @@ def _last_to_leave(frame: Frame, g: int, out: int, grads: int) -> None:
     """
     last = frame.members(g)[0]
     norms_us = sum(shape.norm_us for shape in frame.shapes[last:])
-    own = frame.held([last], frame.grads, "host")
+    own = frame.held([last], "grad_bytes", "host")
     frame.at_most([(1, out), (-1, grads), *own], norms_us * frame.terms.d2h / 1e6 / MB)
 
 
-def _most(items: Sequence[int], each: Sequence[float], per: Sequence[float]) -> float:
-    """The most MB or ms that any item has for each one of others."""
-    return max(each[i] / per[i] for i in items)
+def _most(items: Sequence[ShardCost], what: str, per: str) -> float:
+    """The most that any item has of a cost for each MB or ms of another."""
+    return max(amount(shape, what) / amount(shape, per) for shape in items)
 
 
 def _less(row: Row, by: float = 1) -> Row:
@@ -138,8 +139,8 @@ def _sum(frame: Frame, so_far: int | None, more: int) -> int:
 def states(frame: Frame, g: int) -> None:
     """State that streams comes in until its update on the device and leaves from then on, and
     parameters with it; in a plan not long before and after."""
-    state = frame.held(frame.members(g), frame.states, _STREAMS)
-    leaving = frame.held(frame.members(g), frame.params_out, _STREAMS, "kept", "streamed")
+    state = frame.held(frame.members(g), "state_bytes", _STREAMS)
+    leaving = frame.held(frame.members(g), "param_out_bytes", _STREAMS, "kept", "streamed")
     if not state and not leaving:
         return
     whole = frame.named([*state, *leaving])
@@ -165,8 +166,8 @@ def aside(frame: Frame, g: int) -> None:
     count, sizes = frame.terms.microbatches, Row()
     for i in frame.members(g):
         shape, item = frame.shapes[i], frame.items[i]
-        sizes.append((count * (shape.offload_bytes or 0) / MB, item.packed))
-        sizes.append((count * shape.in_bytes / MB, item.spilled))
+        sizes.append((count * amount(shape, "offload_bytes"), item.packed))
+        sizes.append((count * amount(shape, "in_bytes"), item.spilled))
     whole = frame.named(sizes)
     windows = range(g, frame.backward(g) + 1)
     near = max(1, min(2, len(windows) // 2)) if frame.terms.plan else len(windows)

@@ -1,27 +1,28 @@
 """The load program while it is made: what is decided of every item, how long windows take, and
 the rows that say so.
 
-A part of the plans changes the bounds of few rows and columns, so that a program is made once and
-solved for many parts.
+A part of the plans bounds columns of items and changes nothing else, so that a program is made once
+and solved for many parts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from planner.lp.rows import (
     INFINITY,
     MB,
-    MS,
     ONE,
     Constraint,
+    Part,
     Resource,
     Row,
     Terms,
     Weights,
+    amount,
     grouped,
 )
-from planner.shards import Held, holdings
+from planner.shards import Held, Mode, holdings
 
 _FREE, _NONE, _ALL = (0.0, INFINITY), (0.0, 0.0), (1.0, 1.0)
 Bound = tuple[float, float]
@@ -54,12 +55,6 @@ class Frame:
 
     def __init__(self, terms: Terms, groups: int) -> None:
         self.terms, self.shapes = terms, terms.shapes
-        self.params = [shape.param_bytes / MB for shape in self.shapes]
-        self.params_out = [shape.param_out_bytes / MB for shape in self.shapes]
-        self.grads = [shape.grad_bytes / MB for shape in self.shapes]
-        self.states = [shape.state_bytes / MB for shape in self.shapes]
-        self.device_ms = [shape.update_device_us / MS for shape in self.shapes]
-        self.host_ms = [shape.update_host_us / MS for shape in self.shapes]
         self.columns, self.rows = 1, list[Constraint]()  # ONE is there
         self.group = grouped(self.shapes, groups)
         self.groups = self.group[-1] + 1
@@ -111,16 +106,15 @@ class Frame:
             if (not params or p in params) and (not update or u == update)
         ]
 
-    def held(
-        self, items: Iterable[int], each: Sequence[float], update: str = "", *params: str
-    ) -> Row:
-        """MB or ms of the items, `each` of all items, as far as they are held so."""
-        return [x for i in items for x in self.ways(i, each[i], update, *params)]
+    def held(self, items: Iterable[int], what: str, update: str = "", *params: str) -> Row:
+        """MB or ms of a cost of the items, as far as they are held so."""
+        pairs = [(i, amount(self.shapes[i], what)) for i in items]
+        return [x for i, by in pairs for x in self.ways(i, by, update, *params)]
 
-    def on_device(self, items: Iterable[int], each: Sequence[float]) -> Row:
+    def on_device(self, items: Iterable[int], what: str) -> Row:
         """The same as far as they are updated on the device."""
         every = list(items)
-        return self.held(every, each, "device") + self.held(every, each, "device-streamed")
+        return self.held(every, what, "device") + self.held(every, what, "device-streamed")
 
     def block(self, i: int, by: float = 1) -> Row:
         """The part of item i that is in the block."""
@@ -152,33 +146,58 @@ class Frame:
             return []
         return self.members(w if w < self.groups else self.ends - w)
 
-    def bounds(self) -> dict[int, Bound]:
-        """The bounds of the columns of items."""
-        bounds: dict[int, Bound] = {}
+    def bounds(self, part: Part, terms: Terms) -> dict[int, Bound]:
+        """The bounds of every column that depends on the part, or on what the terms leave open."""
+        bounds: dict[int, Bound] = {self.reserve: (part.least / MB, INFINITY)}
         for i in range(len(self.items)):
-            bounds |= self._bounds_of(i)
+            mode = part.fixed[i] if part.fixed else None
+            bounds |= self._cut(i, part, terms)
+            bounds |= self._fixed(i, mode, part) if mode else self._open(i, part, terms)
+        spare = 0.0 if terms.tight or not terms.plan else 1 / MB
+        for column, what in ((self.into, "param_bytes"), (self.out, "grad_bytes")):
+            whole = sum(getattr(shape, what) for shape in self.shapes)
+            bounds[column] = spare * whole / len(self.shapes), INFINITY
         return bounds
 
-    def _bounds_of(self, i: int) -> dict[int, Bound]:
-        item, terms = self.items[i], self.terms
-        below, inside, several = i < len(self.items) - 1, i >= terms.lowest, terms.microbatches > 1
-        packs = terms.offload and terms.links.d2d and self.shapes[i].offload_bytes
+    def _cut(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+        """The bounds of where shards begin."""
+        item = self.items[i]
+        return {
+            item.cut: (_ALL if terms.plan else _FREE) if i else _NONE,
+            item.kept: _FREE if i else _NONE,
+            item.inside: _FREE if i > part.low else _NONE,
+        }
+
+    def _open(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+        """The bounds of an item of which all is to be found out."""
+        item, below, inside = self.items[i], i < part.high, i >= part.low
+        several, packs = terms.microbatches > 1, terms.links.d2d and self.shapes[i].offload_bytes
         may = {
-            item.cut: i > 0,
-            item.kept: i > 0,
-            item.inside: i > terms.lowest,
             item.spilled: i > 0 and below,
             item.saved: below,
-            item.packed: below and packs,
+            item.packed: below and terms.offload and packs,
             item.again: inside and several,
             item.once: inside,
         }
-        bounds = {column: _FREE if yes else _NONE for column, yes in may.items()}
-        if i and terms.plan:
-            bounds[item.cut] = _ALL
-        if not below and not several:
-            bounds[item.once] = _ALL
-        return bounds
+        if self.moves(i):
+            may |= dict.fromkeys(item.held.values(), True)
+        must = {item.once: _ALL} if inside and not below and not several else {}
+        return {column: _FREE if yes else _NONE for column, yes in may.items()} | must
+
+    def _fixed(self, i: int, mode: Mode, part: Part) -> dict[int, Bound]:
+        """The bounds of an item whose mode is known."""
+        item, inside, last = self.items[i], i >= part.low, i == len(self.items) - 1
+        saved = mode.activations == "saved"
+        known = {
+            item.spilled: mode.spilled,
+            item.saved: saved and not inside,
+            item.packed: mode.activations == "offload",
+            item.again: inside and not (last or saved),
+            item.once: inside and (last or saved),
+        }
+        if self.moves(i):
+            known |= {column: held == mode.held for held, column in item.held.items()}
+        return {column: _ALL if yes else _NONE for column, yes in known.items()}
 
     def weights(self, values: list[float]) -> tuple[Weights, ...]:
         """The weights of every item in a solution."""

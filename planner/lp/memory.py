@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from planner.lp.frame import Frame
-from planner.lp.rows import INFINITY, MB, ONE, Constraint, Part, Row
+from planner.lp.rows import INFINITY, ONE, Constraint, Part, Row, amount
 
 _STREAMS = "device-streamed"
 
@@ -70,9 +70,9 @@ def graphs(frame: Frame, g: int) -> None:
     alive, held, grads = Row(), Row(), Row()
     for i in members:
         shape, item = frame.shapes[i], frame.items[i]
-        alive.append((count * shape.saved_bytes / MB, item.saved))
-        held.append((count * shape.in_bytes / MB, item.kept))
-        grads += frame.block(i, shape.grad_bytes / MB)
+        alive.append((count * amount(shape, "saved_bytes"), item.saved))
+        held.append((count * amount(shape, "in_bytes"), item.kept))
+        grads += frame.block(i, amount(shape, "grad_bytes"))
     between = range(g, frame.backward(g))
     frame.use("reserve", between, [(1, frame.named(alive))])
     frame.use("slab", between, [(1, frame.named(held))])
@@ -86,9 +86,9 @@ def waiting(frame: Frame, g: int) -> None:
     waits, members = range(frame.backward(g) + 1, frame.updated(g)), frame.members(g)
     if not waits:
         return
-    row = frame.on_device(members, frame.grads)
+    row = frame.on_device(members, "grad_bytes")
     if frame.terms.plan:
-        row += frame.held(members, frame.params, _STREAMS, "kept", "streamed")
+        row += frame.held(members, "param_bytes", _STREAMS, "kept", "streamed")
     frame.use("slab", waits, [(1, frame.named(row))])
 
 
@@ -97,8 +97,8 @@ def reserve(frame: Frame) -> None:
     below, count = Row(), frame.terms.microbatches
     for shape, item in zip(frame.shapes, frame.items, strict=True):
         # When an item's backward begins, the graphs of all items below it are alive.
-        size, again = shape.saved_bytes / MB, shape.backward_transient_bytes / MB
-        alone = shape.graph_transient_bytes / MB
+        size, again = amount(shape, "saved_bytes"), amount(shape, "backward_transient_bytes")
+        alone = amount(shape, "graph_transient_bytes")
         needs: Row = [
             (again, ONE),
             (count * size + alone - again, item.saved),
@@ -115,7 +115,7 @@ def on_host(frame: Frame) -> None:
     if frame.terms.plan:
         spare = frame.new()
         for i in range(len(frame.items)):
-            frame.at_most([*frame.held([i], frame.grads, "host"), (-1, spare)])
+            frame.at_most([*frame.held([i], "grad_bytes", "host"), (-1, spare)])
         frame.use("host_bytes", range(frame.windows), [(1, spare)])
 
 
@@ -123,25 +123,25 @@ def all_round(frame: Frame) -> None:
     """Slab that is taken all round: resident parameters and state; in a plan buffers for packing,
     and copies in flight: whole ones, however small the part of each shard that moves is."""
     terms, every = frame.terms, range(len(frame.items))
-    row = frame.held(every, frame.params, "", "resident")
-    row += frame.held(every, frame.states, "device")
+    row = frame.held(every, "param_bytes", "", "resident")
+    row += frame.held(every, "state_bytes", "device")
     if terms.plan:
         row += [(1, frame.into), (1, frame.out)]
         for i in every:
             _in_flight(frame, i)
     if terms.plan and terms.offload:  # for two microbatches of two shards
-        largest = max((shape.offload_bytes or 0) / MB for shape in frame.shapes)
+        largest = max(amount(shape, "offload_bytes") for shape in frame.shapes)
         row.append((2 * min(2, terms.microbatches) * largest, ONE))
     frame.use("slab", range(frame.windows), [(1, frame.named(row))])
 
 
 def _in_flight(frame: Frame, i: int) -> None:
     """Copies of a shard in each direction fit the room that the slab has for them."""
-    moved = frame.held([i], frame.params, "", "streamed", "kept")
-    streams = frame.held([i], frame.states, _STREAMS)
+    moved = frame.held([i], "param_bytes", "", "streamed", "kept")
+    streams = frame.held([i], "state_bytes", _STREAMS)
     frame.at_most([*moved, (-1, frame.into)])
     frame.at_most([*streams, (-1, frame.into)])
-    frame.at_most([*streams, *frame.held([i], frame.grads, "host"), (-1, frame.out)])
+    frame.at_most([*streams, *frame.held([i], "grad_bytes", "host"), (-1, frame.out)])
 
 
 def at_work(frame: Frame) -> None:
@@ -158,25 +158,25 @@ def _working(frame: Frame, i: int, *, up: bool) -> Row:
     """MB of the item at work when the window ends: its gradient and its parameters, unless they
     are counted anyway."""
     terms, shape = frame.terms, frame.shapes[i]
-    row = frame.held([i], frame.params, "", "streamed")
+    row = frame.held([i], "param_bytes", "", "streamed")
     if terms.plan:  # A spilled boundary is there while it is made, used and copied.
-        row.append((3 * terms.microbatches * shape.in_bytes / MB, frame.items[i].spilled))
+        row.append((3 * terms.microbatches * amount(shape, "in_bytes"), frame.items[i].spilled))
     if up:
         return row
-    row += frame.held([i], frame.params, "", "kept")
+    row += frame.held([i], "param_bytes", "", "kept")
     if not terms.plan:
-        return row + frame.on_device([i], frame.grads)  # one that leaves is in its flow
-    row.append((shape.grad_bytes / MB, ONE))
+        return row + frame.on_device([i], "grad_bytes")  # one that leaves is in its flow
+    row.append((amount(shape, "grad_bytes"), ONE))
     if not frame.noted:
-        row += frame.held([i], frame.states, _STREAMS)
-    return row + frame.block(i, -shape.grad_bytes / MB)
+        row += frame.held([i], "state_bytes", _STREAMS)
+    return row + frame.block(i, -amount(shape, "grad_bytes"))
 
 
 def _turn(frame: Frame) -> Row:
     """MB of the block's gradients, all at once, and of the boundaries in it."""
     row: Row = []
     for i, (shape, item) in enumerate(zip(frame.shapes, frame.items, strict=True)):
-        row += frame.block(i, shape.grad_bytes / MB)
+        row += frame.block(i, amount(shape, "grad_bytes"))
         if frame.terms.microbatches > 1:
-            row.append((shape.in_bytes / MB, item.inside))
+            row.append((amount(shape, "in_bytes"), item.inside))
     return row

@@ -1,71 +1,107 @@
 """From parts to wholes: the load program's solution made into a strategy.
 
 Every shard takes the way of which, along the chain so far, most is still owed; so the sums over
-any stretch of shards stay close to the solution's.
+any stretch of shards stay close to the solution's. What the solution was not sure of is asked for
+again, with what it was sure of given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from planner.lp.rows import Weights, grouped
 from planner.lp.windows import Solution
-from planner.shards import ACTIVATIONS, HELD, Activations, Mode, Place, Strategy, possible, settled
+from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
+
+Again = Callable[[Solution], Solution | None]  # solves for its part once more
 
 _SURE = 0.5  # of a shard
 
 
-def rounded(guide: Solution) -> Strategy:
-    """The strategy whose shards are the items of the guide."""
+def rounded(guide: Solution, groups: int, even: bool, again: Again) -> Strategy:
+    """The strategy whose shards are the items of the guide.
+
+    again: asked where the guide is not sure, with the modes of which it is. even: what is done in a
+    group of items is spread evenly over them. The program does not care,
+    but copies that come at once wait for each other.
+    """
+    modes, sure = _modes(_evened(guide, groups) if even else guide)
+    if not all(sure):
+        fixed = tuple(m if s else None for m, s in zip(modes, sure, strict=True))
+        closer = replace(guide, part=replace(guide.part, fixed=fixed))
+        guide = again(closer) or guide
+    modes, _ = _modes(guide)
     items = guide.terms.items
     cuts = (*(first for first, _ in items), items[-1][1])
-    return Strategy(guide.terms.costs, cuts, _modes(guide), _block(guide), lumped=True)
+    return Strategy(guide.terms.costs, cuts, modes, _block(guide), lumped=True)
+
+
+def _evened(guide: Solution, groups: int) -> Solution:
+    weights = list(guide.weights)
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for i, group in enumerate(grouped(guide.terms.shapes, groups)):
+        alike.setdefault((group, i >= _block(guide)), []).append(i)
+    for members in alike.values():
+        of, count = [weights[i] for i in members], len(members)
+        mean = Weights(
+            {h: sum(w.held.get(h, 0.0) for w in of) / count for h in HELD},
+            *(
+                sum(getattr(w, what) for w in of) / count
+                for what in ("saved", "packed", "spilled", "block", "once")
+            ),
+        )
+        for i in members:
+            weights[i] = mean
+    return replace(guide, weights=tuple(weights))
 
 
 def _block(guide: Solution) -> int:
-    """The first shard of the block."""
-    low, last = guide.terms.lowest, len(guide.terms.items) - 1
-    return next((i for i in range(low, last) if guide.weights[i].block >= _SURE), last)
+    """The first shard of the block, where the program does not say exactly by its weights."""
+    low, high = guide.part.low, guide.part.high
+    weights = guide.weights
+    return next((i for i in range(low, high) if weights[i].block >= _SURE), high)
 
 
-def _modes(guide: Solution) -> tuple[Mode, ...]:
+def _modes(guide: Solution) -> tuple[tuple[Mode, ...], list[bool]]:
+    """Modes for all shards, and which of them the solution has for the larger part."""
     block, last = _block(guide), len(guide.terms.items) - 1
     owed_held = dict.fromkeys(HELD, 0.0)
-    owed_acts = dict.fromkeys(ACTIVATIONS, 0.0)  # below the block, and in it
-    owed_once = dict.fromkeys(ACTIVATIONS, 0.0)
+    owed_acts: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0, "offload": 0.0}
+    owed_once: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0}
     owed_spill = 0.0
-    modes = []
+    modes, sure = [], []
     for i, (shard, w) in enumerate(zip(guide.terms.shapes, guide.weights, strict=True)):
+        held = _most(owed_held, w.held, shard.param_bytes)
         place = Place(not i, i == last, block <= i < last and guide.terms.microbatches > 1)
-        held = _most(owed_held, w.held, shard.param_bytes, HELD)
-        mode = settled(shard, Mode(*held), place)
-        saved, packed = (w.once, 0.0) if place.block else (w.saved, w.packed)
-        owed = owed_once if place.block else owed_acts
-        shares: dict[Activations, float] = {
-            "saved": saved,
-            "offload": packed,
-            "recompute": 1 - saved - packed,
-        }
-        able = [
-            act for act in ACTIVATIONS if possible(shard, replace(mode, activations=act), place)
-        ]
-        mode = replace(mode, activations=_most(owed, shares, shard.forward_us, able))
+        shares: dict[Activations, float]
+        if place.last:
+            act: Activations = "recompute"
+            shares = {act: 1.0}
+        elif place.block:
+            shares = {"saved": w.once, "recompute": 1 - w.once}
+            act = _most(owed_once, shares, shard.forward_us)
+        else:
+            shares = {"saved": w.saved, "offload": w.packed, "recompute": 1 - w.saved - w.packed}
+            barred: Sequence[Activations] = ("saved",) if held[0] == "streamed" else ()
+            act = _most(owed_acts, shares, shard.forward_us, barred)
         owed_spill += w.spilled
-        spilled = replace(mode, spilled=True)
-        if owed_spill >= _SURE and possible(shard, spilled, place):
-            mode, owed_spill = spilled, owed_spill - 1
-        modes.append(mode)
-    return tuple(modes)
+        spilled = owed_spill >= 0.5 and act != "saved"
+        owed_spill -= spilled
+        modes.append(settled(shard, Mode(held[0], held[1], act, spilled), place))
+        parts = w.held.get(held, 0.0), shares[act], w.spilled if spilled else 1 - w.spilled
+        sure.append(min(parts) >= _SURE and modes[-1].held == held)
+    return tuple(modes), sure
 
 
 Way = TypeVar("Way")
 
 
 def _most(
-    owed: dict[Way, float], shares: Mapping[Way, float], size: float, able: Sequence[Way]
+    owed: dict[Way, float], shares: dict[Way, float], size: float, barred: Sequence[Way] = ()
 ) -> Way:
-    """The possible way of which most is owed, once the shares of one more shard are; it is paid."""
+    """The way of which most is owed, once the shares of one more shard are; it is paid."""
     for way, share in shares.items():
         owed[way] += size * share
-    chosen = max(able, key=lambda way: owed[way])
+    chosen = max((way for way in owed if way not in barred), key=lambda way: owed[way])
     owed[chosen] -= size
     return chosen

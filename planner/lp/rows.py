@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from planner.shards import Held, Links, ShardCost, TaskCosts
+from planner.shards import Held, Links, Mode, ShardCost, TaskCosts
 
 MB = 1 << 20
 MS = 1000
@@ -24,8 +24,8 @@ class Terms:
     items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
     bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
     there in any case. offload: whether activations may be packed. A plan then has buffers for it,
-    however few shards do it. host_bytes: of the host for what waits there, None when there is
-    enough.
+    however few shards do it. tight: there is no room for whole copies in flight. host_bytes: of the
+    host for what waits there, None when there is enough.
     """
 
     costs: TaskCosts
@@ -36,6 +36,7 @@ class Terms:
     links: Links
     plan: bool = False
     offload: bool = True
+    tight: bool = False
     host_bytes: int | None = None
 
     @property
@@ -44,11 +45,6 @@ class Terms:
         waits for casts."""
         rate = self.links.cast_both if self.plan and self.costs.cast else None
         return max(1.0, self.h2d / rate.bytes_per_s) if rate else 1.0
-
-    @property
-    def lowest(self) -> int:
-        """The first item with which a block may begin; of a plan with one microbatch the last."""
-        return len(self.items) - 1 if self.plan and self.microbatches == 1 else 0
 
     @property
     def microbatches(self) -> int:
@@ -62,10 +58,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Part:
-    """Plans whose largest shard that recomputes needs `least` to `most` bytes of transients."""
+    """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
+    recomputes needs from `least` to `most` bytes of transients; fixed: the modes of some items."""
 
+    low: int
+    high: int
     least: int
     most: int
+    fixed: tuple[Mode | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,12 @@ class Constraint(NamedTuple):
     row: Row
     low: float
     high: float
+
+
+def amount(shard: ShardCost, what: str) -> float:
+    """A cost of the shard by the name of its field, in MB or ms."""
+    size: int = getattr(shard, what) or 0
+    return size / (MB if what.endswith("_bytes") else MS)
 
 
 def scratch_bytes(costs: TaskCosts, items: Sequence[tuple[int, int]], room: int) -> int | None:

@@ -23,8 +23,9 @@ and until then the gradients of what is updated on the device stay.
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
 one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
-is what plans are made of: `rounding` turns parts into whole shards. The bound says more the less it
-leaves open: `branch_and_bound` divides the plans by what a shard may need.
+is what plans are made of: `rounding` turns parts into whole shards. Either says more the less it
+leaves open: `branch_and_bound` divides the plans by where the block begins and by what a shard may
+need.
 """
 
 import math
@@ -71,7 +72,7 @@ class Phases:
 
     def __init__(self, terms: Terms, groups: int) -> None:
         frame = self.frame = Frame(terms, groups)
-        _items(frame)
+        _items(frame)  # first, since the bounds of some rows change
         for all_items in (boundaries, reserve, on_host, all_round, at_work):
             all_items(frame)
         for g in range(frame.groups):
@@ -87,7 +88,6 @@ class Phases:
         self.room = len(frame.rows)
         frame.at_most([(1, frame.slab), (1, frame.reserve)], terms.room_bytes / MB)
         self.model = Linear(frame.columns, frame.rows, dict.fromkeys(frame.us, 1.0))
-        self.model.bound_columns(frame.bounds())
 
     def solve(
         self, part: Part, terms: Terms, seconds: float, seed: int, *, near: bool
@@ -96,8 +96,9 @@ class Phases:
         there is of memory. None when there is none. Without an answer in time nothing is known: a
         period of 0, and no weights."""
         model, host = self.model, terms.host_bytes
-        model.bound_columns({self.frame.reserve: (part.least / MB, INFINITY)})
-        rows = {w: (-INFINITY, INFINITY if host is None else host / MB) for w in self.host}
+        model.bound_columns(self.frame.bounds(part, terms))
+        rows = {i: (float(i >= part.high), 1.0) for i in range(len(self.frame.items))}
+        rows |= {w: (-INFINITY, INFINITY if host is None else host / MB) for w in self.host}
         model.bound_rows(rows | {self.room: (-INFINITY, terms.room_bytes / MB)})
         more = [*covers(self.frame, self.sums, part)] if self.sums else []
         outcome, values = model.solve(more, seconds=seconds, seed=seed, near=near)
@@ -110,11 +111,10 @@ class Phases:
 
 
 def _items(frame: Frame) -> None:
-    """An item is recomputed or not, in one place; the last one in the block. Whatever moves is held
-    in some way, and the block is at the top."""
+    """An item is recomputed or not, in one place; if it is above where the block must begin, in
+    the block. Whatever moves is held in some way, and the block is at the top."""
     count = range(len(frame.items))
-    for i in count:
-        frame.rows.append(Constraint([*frame.block(i), *frame.graph(i)], float(i == count[-1]), 1))
+    frame.rows += [Constraint([*frame.block(i), *frame.graph(i)], 0, 1) for i in count]
     for i in filter(frame.moves, count):
         streamed = frame.ways(i, 1, "", "streamed")
         frame.equal(frame.ways(i), 1)
@@ -206,7 +206,7 @@ def _down_us(frame: Frame, i: int) -> Row:
 def _update_us(frame: Frame, items: Iterable[int]) -> Row:
     """ms of updates of these items on the device."""
     trained = [i for i in items if frame.shapes[i].grad_bytes]
-    return frame.on_device(trained, frame.device_ms)
+    return frame.on_device(trained, "update_device_us")
 
 
 @lru_cache(maxsize=_KEPT)
@@ -219,5 +219,5 @@ def solved(
 ) -> Solution | None:
     """Solve the program for a part of the plans; None when it has no solution. near: from the last
     solution for the same terms that was not; the period is the same, the weights may differ."""
-    program = _phases(replace(terms, room_bytes=0, host_bytes=None), groups)
+    program = _phases(replace(terms, room_bytes=0, tight=False, host_bytes=None), groups)
     return program.solve(part, terms, max(1.0, effort.left), effort.seed, near=near)

@@ -117,6 +117,7 @@ class Starts:
             self.links,
             plan=True,
             offload=offload,
+            tight=True,
             host_bytes=scratch_bytes(costs, items, self.host_bytes),
         )
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lowering import Round, Waiting, fitted, least_bytes
-from planner.lp import Solution, Terms, guide, rounded
+from planner.lp import Solution, Terms, again, guides, rounded
 from planner.search.local_search import exchanged, improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
@@ -173,31 +173,52 @@ class Search:
         yield from self._guided_by(roots, effort)
 
     def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
-        found = filter(None, (guide(terms, effort) for terms in roots))
-        for best in nsmallest(effort.limits.search_guides, found, key=lambda one: one.period_us):
-            yield from self._realised(best, effort)
+        limits = effort.limits
+        groups, programs = limits.search_groups, len(roots) + limits.search_divisions
+        found = guides(roots, groups, programs, limits.search_each, effort)
+        for number, guide in enumerate(islice(found, limits.search_guides)):
+            yield from self._realised(guide, effort)
+            # What has room for copies is a start as well, and what is good with less memory; room
+            # that is left is filled later.
+            others = [replace(guide.terms, tight=False)]
+            for part in limits.search_less if not number else ():
+                room = guide.terms.room_bytes - self.device_bytes // part
+                others.append(replace(guide.terms, room_bytes=room))
+            for terms in others:
+                other = again(guide, terms, groups, effort)
+                if other:
+                    yield from self._realised(other, effort)
 
-    def _realised(self, parts: Solution, effort: Effort) -> Iterator[Round]:
+    def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
+        groups = effort.limits.search_groups
+
+        def closer(found: Solution) -> Solution | None:
+            return again(found, found.terms, groups, effort)
+
         for _ in range(effort.limits.search_shrinks):
-            strategy, host_bytes = rounded(parts), self.host_bytes
-            fits = fitted(strategy, host_bytes)
-            missing = 0 if fits else least_bytes(strategy) - host_bytes
-            room = self.device_bytes - strategy.reserve_bytes
-            made = Round(fits or strategy, self.links, room)
-            over = max(0, made.slab.bytes - room)
-            if fits and not over:
-                yield made
-                return
-            if parts.terms.host_bytes is None and missing:
+            overs = []
+            for evened in (False, True):
+                strategy = rounded(guide, groups, evened, closer)
+                fits = fitted(strategy, self.host_bytes)
+                missing = 0 if fits else least_bytes(strategy) - self.host_bytes
+                made = Round(
+                    fits or strategy, self.links, self.device_bytes - strategy.reserve_bytes
+                )
+                over = made.slab.bytes + strategy.reserve_bytes - self.device_bytes
+                if over <= 0 and fits:
+                    yield made
+                else:
+                    overs.append((max(0, over), missing))
+            if not overs or (guide.terms.host_bytes is None and all(m for _, m in overs)):
                 return
             # A little more, since whole shards never fit exactly; or no more, where that is tight.
-            shrunk = (_shrunk(parts.terms, over, missing, part) for part in (64, 0))
-            tighter = (guide(terms, effort) for terms in shrunk)
+            shrunk = (_shrunk(guide.terms, *min(overs, key=sum), part) for part in (64, 0))
+            tighter = (again(guide, terms, groups, effort) for terms in shrunk)
             smaller = next(filter(None, tighter), None)
             if smaller is None:
                 return
-            parts = smaller
+            guide = smaller
 
     def _round(self, strategy: Strategy) -> Round | None:
         """The strategy laid out, or None when it does not fit."""

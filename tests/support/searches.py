@@ -12,6 +12,7 @@ from planner.inputs.problem import Effort
 
 QUICK = Limits(
     search_ops=1_500,
+    search_divisions=2,
     search_guides=2,
     every_cut_points=3,
     bound_divisions=2,
@@ -20,7 +21,7 @@ QUICK = Limits(
 )
 TENTH = replace(QUICK, search_ops=4_500)  # where better plans are compared
 ALONE = replace(QUICK, wide_gain=1)  # no gain is enough to search for several devices per task
-SHORT = Limits(search_ops=500)
+SHORT = Limits(search_ops=500, search_divisions=2)
 
 
 @contextmanager

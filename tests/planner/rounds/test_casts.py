@@ -56,7 +56,7 @@ def test_the_bound_holds_for_plans_that_cast() -> None:
     """With casts as fast as copies a task may beat what it takes with parameters on the host, but
     not its bound."""
     task = low(synthetic.task("a", layers=6, seed=2, host_slowness=50, forward_us=100))
-    few = Limits(search_ops=1_000, search_guides=1, bound_divisions=2)
+    few = Limits(search_ops=1_000, search_divisions=2, search_guides=1, bound_divisions=2)
     effort, on = Effort(1e12, 0, few), links(10**9)
     bound = task_bound(task, effort, on, 12 * MB).period_us
     for cast in (False, True):

@@ -22,7 +22,7 @@ from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import Task
 
-FEW = Limits(search_ops=800, search_guides=1, bound_divisions=2)
+FEW = Limits(search_ops=800, search_divisions=2, search_guides=1, bound_divisions=2)
 
 
 def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
