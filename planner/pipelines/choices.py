@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from planner.lowering import PipelineStrategy
 from planner.pipelines.windows import Held, Window
-from planner.shards import Links, Mode, backward_us, forward_us, holdings, pass_bytes
+from planner.shards import Links, Mode, Place, backward_us, forward_us, modes_of, transient_bytes
 from profiles.codec import align
 
 _SLOTS = 3  # through which boundaries come and go
@@ -19,24 +19,18 @@ class Choices:
 
     def modes(self, k: int) -> list[Mode]:
         """The modes of a shard: graph saved or not, held in any way that does it."""
-        shard, last = self.strategy.shards[k], self.strategy.last
+        shard, place = self.strategy.shards[k], Place(not k, k == self.strategy.last, False)
         # Its home writes what others load, and their nodes would have what it was before.
         users = (self.strategy.homes[k], *self.strategy.users[k])
         sent = shard.grad_bytes > 0 and self.links.across(users)
-        found = []
-        for params, update in holdings(shard):
-            if sent and (params != "resident" or update == "host"):
-                continue
-            if params == "streamed" and (k == last or k in self.strategy.halved):
-                continue  # it stays, or its graph goes on from I to W
-            found.append(Mode(params, update))
-            if params != "streamed" and k < last:
-                found.append(Mode(params, update, "saved"))
-            if shard.offload_bytes and k < last:
-                found.append(Mode(params, update, "offload"))
-            if 0 < k < last:
-                found.append(Mode(params, update, spilled=True))
-        return found
+        goes_on = k in self.strategy.halved  # its graph, from I to W
+        return [
+            mode
+            for mode in modes_of(shard, place)
+            if not (sent and (mode.params != "resident" or mode.update == "host"))
+            and not (goes_on and mode.params == "streamed")
+            and not (mode.spilled and mode.activations == "offload")  # one of both, to have fewer
+        ]
 
     def held_bytes(self, window: Window, held: Held, mode: Mode) -> int:
         """The bytes that a shard has on a device in a window."""
@@ -56,20 +50,11 @@ class Choices:
             size += align(shard.state_bytes) if home and mode.update == "device-streamed" else 0
         if mode.activations == "saved":
             size += held.flying * shard.saved_bytes
-        return size + self._transient(window, held, mode)
-
-    def _transient(self, window: Window, held: Held, mode: Mode) -> int:
-        """The bytes that the op takes, if it is one of this shard."""
-        k, now = held.shard, window.now
-        if now.shard != k:
-            return 0
-        shard, saved = self.strategy.on[window.device][k], mode.activations == "saved"
-        if now.kind == "F":
-            # The graph that it makes is among those in flight.
-            size = shard.backward_transient_bytes - shard.saved_bytes
-            packs = shard.graph_transient_bytes, shard.forward_transient_bytes
-            return size if saved else packs[mode.activations == "recompute"]
-        return pass_bytes(shard, mode, now.kind)
+        if window.now.shard == k:
+            size += transient_bytes(shard, mode, window.now.kind)
+            if window.now.kind == "F" and mode.activations == "saved":
+                size -= shard.saved_bytes  # the graph that it makes is among those in flight
+        return size
 
     def compute_us(self, k: int, device: int, mode: Mode, count: int) -> int:
         """A shard's time on a device in a round."""

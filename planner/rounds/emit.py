@@ -22,9 +22,9 @@ from planner.shards import (
     TaskCosts,
     backward_us,
     forward_us,
-    pass_bytes,
     pass_us,
     placed,
+    transient_bytes,
 )
 from plans.ops import Lane, OpKind, OpName, Stream
 from plans.schema import Role
@@ -207,16 +207,13 @@ class Emitter:
         k, each = visit.shard, visit.each
         cost, mode, loss = self._cost(visit), self.modes[k], k == self.last
         us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
-        transient = cost.forward_transient_bytes
+        takes = cost.backward_transient_bytes if loss else transient_bytes(cost, mode, "F")
         packs = mode.activations == "offload" and not loss
-        if loss or mode.activations == "saved":
-            transient = cost.backward_transient_bytes
-        elif packs:
-            transient = cost.graph_transient_bytes
+        if packs:
             us += each * self.links.pack_us(cost)
         tied = cost.tie == "holder"
         reads = _roles(param=cost.param_bytes, tied=tied, x=k, batch=not k or loss)
-        return _Work(us, reads, _roles(y=not loss, saved=packs), transient)
+        return _Work(us, reads, _roles(y=not loss, saved=packs), takes)
 
     def _backward(self, visit: Visit) -> _Work:
         """B, or one of its halves: I gives the gradients of the input, W those of the weights,
@@ -239,24 +236,23 @@ class Emitter:
         )
         writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
         us = visit.each * pass_us(cost, mode, kind)
-        return _Work(us, reads, writes, pass_bytes(cost, mode, kind))
+        return _Work(us, reads, writes, transient_bytes(cost, mode, kind))
 
     def _note(self, k: int) -> _Work:
         """N: the norms of a shard's gradients, noted in the task's buffer; the first begins it
         anew."""
         cost, adds = self.shards[k], self.noted
         self.noted = True
-        reads = _roles(grad=True, norm=adds)
-        return _Work(cost.norm_us, reads, ["norm"], cost.norm_transient_bytes)
+        takes = transient_bytes(cost, self.modes[k], "N")
+        return _Work(cost.norm_us, _roles(grad=True, norm=adds), ["norm"], takes)
 
     def _update(self, k: int) -> _Work:
         """U: a shard's optimizer step, on the device or the host, which may have masters only."""
         cost, host = self.shards[k], self.modes[k].update == "host"
         held = _roles(param=cost.param_bytes and not (host and cost.cast), state=cost.state_bytes)
         reads = [*held, *_roles(grad=True, norm=self.costs.noted)]
-        if host:
-            return _Work(cost.update_host_us, reads, held)
-        return _Work(cost.update_device_us, reads, held, cost.update_transient_bytes)
+        us = cost.update_host_us if host else cost.update_device_us
+        return _Work(us, reads, held, transient_bytes(cost, self.modes[k], "U"))
 
     def _block(self, visit: Visit) -> Entry:
         """Microbatches through all shards of a block, for looking at times only."""

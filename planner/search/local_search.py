@@ -14,8 +14,8 @@ from planner.inputs import Effort
 from planner.lowering import Round, moves
 from planner.search.descent import descend
 from planner.shards import (
+    ACTIVATIONS,
     HELD,
-    Activations,
     Links,
     Mode,
     Place,
@@ -28,7 +28,6 @@ Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not
 Score = tuple[int, int]
 
 _AWAY = 10  # shards that make room for one
-_ACTS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 
 
 class _State(NamedTuple):
@@ -193,7 +192,7 @@ def _others(strategy: Strategy, k: int) -> Iterator[Mode]:
         changed += [kept, replace(kept, params="resident", update="device")]
     elif mode.activations == "saved":
         changed += [Mode(), Mode(activations="offload")]
-    changed += [replace(mode, activations=act) for act in _ACTS]
+    changed += [replace(mode, activations=act) for act in ACTIVATIONS]
     changed.append(replace(mode, spilled=not mode.spilled))
     for other in dict.fromkeys(changed):
         if other != mode and possible(shard, other, place):

@@ -3,6 +3,7 @@
 from planner.shards.costs import TaskCosts, castable, shape_of, sizes, stays_whole
 from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
 from planner.shards.modes import (
+    ACTIVATIONS,
     HELD,
     Activations,
     Held,
@@ -12,10 +13,11 @@ from planner.shards.modes import (
     backward_us,
     forward_us,
     holdings,
-    pass_bytes,
+    modes_of,
     pass_us,
     possible,
     settled,
+    transient_bytes,
 )
 from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost, copy_us
 from planner.shards.strategy import Planned, Strategy, reserve_bytes
@@ -33,6 +35,7 @@ from planner.shards.values import (
 )
 
 __all__ = [
+    "ACTIVATIONS",
     "DEVICE",
     "HELD",
     "PLENTY",
@@ -62,8 +65,8 @@ __all__ = [
     "holdings",
     "ladder",
     "layer_graph",
+    "modes_of",
     "pack",
-    "pass_bytes",
     "pass_us",
     "placed",
     "possible",
@@ -73,5 +76,6 @@ __all__ = [
     "shape_of",
     "sizes",
     "stays_whole",
+    "transient_bytes",
     "untied",
 ]

@@ -10,6 +10,7 @@ activations, whether the boundary before it leaves the device.
     activations  recompute | saved (the graph stays) | offload (packed, out and in again)
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +21,7 @@ Update = Literal["host", "device", "device-streamed"]
 Activations = Literal["recompute", "saved", "offload"]
 Held = tuple[Params, Update]
 
+ACTIVATIONS: tuple[Activations, ...] = ("recompute", "saved", "offload")
 HELD: tuple[Held, ...] = (
     ("streamed", "host"),
     ("kept", "host"),
@@ -88,10 +90,24 @@ def pass_us(shard: ShardCost, mode: Mode, kind: str) -> int:
     return whole - shard.graph_backward_us + (shard.input_us or 0)
 
 
-def pass_bytes(shard: ShardCost, mode: Mode, kind: str) -> int:
-    """Transient bytes of one microbatch of a backward, B, or of its parts, I and W."""
-    if mode.activations == "recompute" and kind != "W":
-        return shard.input_transient_bytes if kind == "I" else shard.backward_transient_bytes
+def transient_bytes(shard: ShardCost, mode: Mode, kind: str) -> int:
+    """Bytes that an op of the shard takes beside its buffers: of one microbatch F, B or its parts I
+    and W; N of its norms; U, its update, of the device. A forward that keeps its graph has it among
+    them."""
+    recomputes = mode.activations == "recompute"
+    match kind:
+        case "F" if mode.activations == "saved":
+            return shard.backward_transient_bytes
+        case "F" if recomputes:
+            return shard.forward_transient_bytes
+        case "B" if recomputes:
+            return shard.backward_transient_bytes
+        case "I" if recomputes:
+            return shard.input_transient_bytes
+        case "N":
+            return shard.norm_transient_bytes
+        case "U":
+            return shard.update_transient_bytes if mode.update != "host" else 0
     return shard.graph_transient_bytes + (shard.kept_grad_bytes if kind == "I" else 0)
 
 
@@ -121,6 +137,16 @@ def possible(shard: ShardCost, mode: Mode, place: Place) -> bool:
     if mode.activations == "offload":
         return not place.last and not place.block and bool(shard.offload_bytes)
     return True
+
+
+def modes_of(shard: ShardCost, place: Place) -> Iterator[Mode]:
+    """All modes that are possible for this shard."""
+    for held in holdings(shard):
+        for spilled in (False, True):
+            for activations in ACTIVATIONS:
+                mode = Mode(*held, activations, spilled)
+                if possible(shard, mode, place):
+                    yield mode
 
 
 def settled(shard: ShardCost, mode: Mode, place: Place) -> Mode:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
 from planner.shards.costs import TaskCosts
-from planner.shards.modes import Mode
+from planner.shards.modes import Mode, transient_bytes
 from planner.shards.shard_cost import ShardCost
 from planner.shards.values import SCALARS_BYTES
 
@@ -200,20 +200,15 @@ def reserve_bytes(
     """
     live = most = 0
     for k, (shard, mode) in enumerate(zip(shards, modes, strict=True)):
-        update = shard.update_transient_bytes if mode.update != "host" else 0
+        update, norm, up, down = (transient_bytes(shard, mode, kind) for kind in "UNFB")
         # Updates that wait for norms find no graph alive.
-        alive = 0 if costs.noted else live
-        most = max(most, alive + update, live + shard.norm_transient_bytes)
-        if mode.activations == "saved":
+        most = max(most, update + (0 if costs.noted else live), live + norm)
+        if k < len(shards) - 1:
             in_block = block is not None and k >= block
-            graphs = (1 if in_block else costs.microbatches) * shard.saved_bytes
+            others = 0 if in_block else costs.microbatches - 1
+            saved = shard.saved_bytes if mode.activations == "saved" else 0
             # The last microbatch's forward has all others' graphs beside it.
-            forward = graphs - shard.saved_bytes + shard.backward_transient_bytes
-            most = max(most, live + forward, live + graphs + shard.graph_transient_bytes)
-            live += graphs
-        elif mode.activations == "offload":
-            most = max(most, live + shard.graph_transient_bytes)
-        else:
-            forward = shard.forward_transient_bytes if k < len(shards) - 1 else 0
-            most = max(most, live + forward, live + shard.backward_transient_bytes)
+            most = max(most, live + others * saved + up)
+            live += (others + 1) * saved
+        most = max(most, live + down)
     return most + costs.total("buffer") + SCALARS_BYTES
