@@ -79,12 +79,16 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     rest = relaid(part(one, 2, 2), [("t", (3,), 1), ("t", (2,), 1)])
     asked = ("--layout", "2x1", "--order", "1f1b")
     pipeline = relaid(built(dropout, *asked), [("t", (1, 2), 4)])
+    judged = built(profiled(folder, "evaluated"), *asked)
+    runs = [(s.program, (1, 2), s.rounds) for s in judged.segments]
+    evaluated = relaid(judged, runs)
     many, homes = built(three, *little), {"a": 0, "bb": 2, "ccc": 3}
     runs = [(s.program, (homes[many.trained(s)[0]],), s.rounds) for s in many.segments]
     tasks = relaid(many, runs)
     return {
         "there": (there, placed(there, NODES), ("--checkpoints", "there/kept-{}")),
         "pipeline": (pipeline, placed(pipeline, NODES), ()),
+        "evaluated": (evaluated, placed(evaluated, NODES), ()),
         "tasks": (tasks, placed(tasks, NODES), ("--checkpoints", "tasks/kept-{}")),
         "begun": (begun, placed(begun, NODES), ("--checkpoints", "begun/kept-{}")),
         "rest": (rest, placed(rest, NODES), ("--resume", "begun/kept-{}")),
@@ -121,7 +125,9 @@ def ended(folder: Path, cases: dict[str, Case]) -> list[Ended]:
     return on_nodes(folder, [*calls, other], nodes=2, processes=2)
 
 
-@pytest.mark.parametrize("name", ["there", "pipeline", "tasks", "begun", "rest"])
+@pytest.mark.parametrize(
+    "name", ["there", "pipeline", "evaluated", "tasks", "begun", "rest"]
+)
 def test_two_nodes_have_the_bits_of_one_process(
     folder: Path, ended: list[Ended], cases: dict[str, Case], name: str
 ) -> None:
