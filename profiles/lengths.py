@@ -15,6 +15,7 @@ from profiles.errors import FormatError
 from profiles.schema import Lengths, Task
 
 _KIND = np.dtype("<u4")
+_SEVERAL = 16  # samples of a step, of which some may be short
 
 
 def path_of(profile: str | Path, task: str) -> Path:
@@ -91,14 +92,14 @@ def reorder(lengths: ArrayLike, batch: int, window: int) -> NDArray[np.uint32]:
 def by_length(lengths: NDArray[np.int64], sizes: Iterable[int]) -> list[NDArray[np.intp]]:
     """The samples of each step, by number, where steps have so many: from the longest on, so that
     long ones meet in few steps. Each but the first takes a quarter from the shortest, with which
-    the others fill pipelines evenly.
+    the others fill pipelines evenly; not one of few samples, where each is much of a pipeline.
 
         by length          L L L L  l l l  m m m  s s
         in three steps     L L L L | l l l s | m m m s
     """
     left, found = np.argsort(-lengths, kind="stable"), list[NDArray[np.intp]]()
     for size in sizes:
-        short = len(left) - (size // 4 if found else 0)
+        short = len(left) - (size // 4 if found and size >= _SEVERAL else 0)
         long = size - len(left) + short
         found.append(np.concatenate((left[:long], left[short:])))
         left = left[long:short]

@@ -125,9 +125,7 @@ def ended(folder: Path, cases: dict[str, Case]) -> list[Ended]:
     return on_nodes(folder, [*calls, other], nodes=2, processes=2)
 
 
-@pytest.mark.parametrize(
-    "name", ["there", "pipeline", "evaluated", "tasks", "begun", "rest"]
-)
+@pytest.mark.parametrize("name", ["there", "pipeline", "evaluated", "tasks", "begun", "rest"])
 def test_two_nodes_have_the_bits_of_one_process(
     folder: Path, ended: list[Ended], cases: dict[str, Case], name: str
 ) -> None:
