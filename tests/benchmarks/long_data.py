@@ -31,7 +31,7 @@ from profiles.lengths import reorder
 
 STEPS, SECONDS, BYTES = 100_000, 600, 4 << 30
 JOBS = 2
-TIMED = 200  # steps that are laid out once more, after the clock was read
+TIMED = 2000  # steps at most that are laid out once more, after the clock was read
 
 
 @dataclass(frozen=True)
