@@ -10,8 +10,8 @@ from plans.schema import Device, Plan, Segment, Task
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What process `me` has of a plan, of which process ranks[d] has device d. Each process has
-    some device, those of a node are in a row."""
+    """The devices, tasks and shards of process `me`, where process ranks[d] has device d of the
+    plan. Each process has some device, those of a node are in a row."""
 
     plan: Plan
     ranks: Sequence[int]
@@ -84,7 +84,7 @@ class Part:
 
     @cached_property
     def steps(self) -> list[dict[str, int]]:
-        """Of every segment, see `first_steps`."""
+        """For each segment of the plan, the step of each of its tasks that its round 0 trains."""
         return first_steps(self.plan)
 
     def owners(self, segment: Segment) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def _unread(path: str | Path, error: OSError) -> FormatError:
 
 
 class _Head(msgspec.Struct):
-    """What says whose a file is; the rest of the file is passed over."""
+    """The format and version of a file; the rest of it is passed over."""
 
     format: Any = None
     version: Any = None

@@ -273,7 +273,7 @@ class Lengths(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What counts in a loss that is a mean over targets: those of them that are not `ignored`.
+    """The targets that a loss takes the mean of: those that are not `ignored`.
 
     tensor: their place among the tensors of inputs and targets. shifted: the first of each row has
     no loss."""
@@ -284,7 +284,7 @@ class Counts(Struct, frozen=True):
 
 
 class Parts(Struct, frozen=True):
-    """What the parts of a batch are to the whole in loss and gradients, as far as was found out.
+    """How loss and gradients of a whole batch follow from those of its parts, as far as is known.
 
     kind: "additive", their mean; "weighted", their mean by what each counts; "whole", parts train
     something else, so that a batch stays whole unless microbatches are asked for, as they were

@@ -75,7 +75,7 @@ def segment_times(plan: Plan) -> Iterator[str]:
 
 
 def _contested(plan: Plan, one: Segment, other: Segment, shared: Rivals) -> str:
-    """What two segments cannot both have at a time: a task rather than its device."""
+    """The task, device or host bytes that both segments use, in words: a task before its device."""
     for name in plan.trained(one):
         if name in plan.trained(other):
             return f"task {name!r}"

@@ -43,7 +43,7 @@ def _exposed_us(spans: _Spans, period_us: int, rounds: int) -> dict[int, int]:
 
 
 def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
-    """What every device does by the plan's own times.
+    """Compute, exposed copies and peak bytes of every device, by the plan's own times.
 
     Beyond the rounds of a run that reach into each other every further one exposes as much."""
     exposed = cache(_exposed_us)  # programs of tasks of one shape have the same spans

@@ -42,7 +42,7 @@ class OpBar(NamedTuple):
 
     @property
     def kind(self) -> OpKind:
-        """What it does."""
+        """The kind of its op: forward, prefetch, send and so on."""
         return self.op.name.kind
 
     @property
