@@ -18,9 +18,9 @@ demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
 	$(PY) -m planner build profiles/demo.json --devices 2 -o plans/demo.json
 	$(PY) -m planner check plans/demo.json
 	$(PY) -m planner show plans/demo.json --gantt plans/demo.png --trace plans/demo-trace.json
-	$(PY) -m executor run plans/demo.json -o runs/demo.jsonl
-	$(PY) -m planner compare plans/demo.json runs/demo.jsonl --gantt runs/demo.png --trace runs/demo-trace.json
-	@echo "plan plans/demo.json   run log runs/demo.jsonl   Gantt picture runs/demo.png"
+	$(PY) -m executor run plans/demo.json -o runs/demo --overwrite
+	$(PY) -m planner compare plans/demo.json runs/demo --gantt runs/demo.png --trace runs/demo-trace.json
+	@echo "plan plans/demo.json   run runs/demo   Gantt picture runs/demo.png"
 
 test: $(VENV)/.ready  ## every test, a file at a time on each core
 	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder

@@ -32,14 +32,14 @@ def profile(ref: str, options: "ProfileOptions") -> "Profile":
 def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None) -> "Result":
     """Train `tasks` as the proven `plan` says; their models, losses and optimizer states.
 
-    `options`: executor.records.options.Options, where logs and checkpoints go. RunError names the
-    op that failed."""
+    `options`: executor.records.options.Options; its `folder` has the log and the states of tasks,
+    and a run goes on from there. RunError names the op that failed."""
     from executor import driver
     from executor.cutting import left_out, planned
-    from executor.records import Options
+    from executor.records import Options, again
 
     with left_out():
-        return driver.run(plan, tasks, options or Options(), planned)
+        return driver.run(plan, tasks, again(plan, options or Options()), planned)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import plans
 import profiles
-from executor import report, run, saving
+from executor import report, run
 from executor.errors import UsageError
 from executor.records import Options, Result, Trace, stopping
 from executor.workload import (
@@ -29,7 +29,7 @@ from executor.workload import (
 )
 from plans.schema import Plan
 from profiles import console, lengths
-from profiles.codec import check_target, file_sha256, read_bytes
+from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
 
@@ -54,17 +54,10 @@ _PROFILE_SWITCHES = {
     "--deterministic": "only kernels that repeat their bits",
 }
 _RUN_FOLDERS = {
-    "--save": "write <task>.pt files there",
-    "--checkpoints": "keep <task>-<step>.pt there, of a task's latest segment that has ended; "
-    "idle tasks wait there, if the plan's do not fit the host memory together; "
-    "without it that is done when a signal ends the run, and only then, in the folder of --resume "
-    "or in runs/<plan's name>.checkpoints beside the log",
-    "--resume": "where the tasks of this plan go on from",
     "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
 }
 _RUN_SWITCHES = {
-    "--overwrite": "train again what later checkpoints in these folders have, and write over them "
-    "and over a log that a run could go on from",
+    "--overwrite": "train from the plan's begin and write over the run in the folder",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
     "did",
     "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
@@ -215,8 +208,9 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="plan file, proven before it runs")
-    text = "run log; default runs/<plan's name>.jsonl"
-    parser.add_argument("-o", "--output", type=Path, help=text)
+    text = "folder of the run: its log, and <task>.pt with the latest state of each task; the same "
+    text += "command again goes on from there; default runs/<plan's name>"
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
     _add(parser, _RUN_FOLDERS, type=Path, metavar="DIR")
     _add(parser, _RUN_SWITCHES, action="store_true")
     text = (
@@ -252,12 +246,10 @@ class _Asked:
 
     def given(self, told: Callable[[Plan, Options], None]) -> Given:
         """All that a run is given, loaded, and its plan proven; `told` what is there before."""
-        path, log = self._arguments.plan, _log(self._arguments)
-        data = read_bytes(path)
-        plan, options = plans.loads(data, str(path)), self._options(plans.sha256(data))
+        path, options = self._arguments.plan, self.options()
+        plan = plans.loads(options.plan_file or b"", str(path))
         told(plan, options)
         plans.prove(plan)
-        check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
         evaluated = [task.name for task in plan.tasks if task.evaluation]
         stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
         tasks = self.tasks(plan.tasks)
@@ -273,7 +265,19 @@ class _Asked:
 
     def options(self) -> Options:
         """Its options; the plan's file is read, but not decoded."""
-        return self._options(file_sha256(self._arguments.plan))
+        arguments = self._arguments
+        trace, name = arguments.torch_profile, arguments.plan.stem
+        return Options(
+            folder=_folder(arguments),
+            overwrite=arguments.overwrite,
+            plan_file=read_bytes(arguments.plan),
+            serial_copies=arguments.serial_copies,
+            stall_seconds=arguments.stall_seconds,
+            trace=Trace(trace, name) if trace else None,
+            keep_going=arguments.keep_going,
+            stop=tuple(map(stopping.parse, arguments.stop)),
+            tables=arguments.plan,
+        )
 
     def proven(self) -> Plan:
         """The plan, as it is in the file."""
@@ -283,45 +287,25 @@ class _Asked:
         """These tasks of the plan, from their workloads."""
         return load_tasks(wanted, trust=self._arguments.trust_workload)
 
-    def _options(self, plan_sha256: str) -> Options:
-        arguments, log = self._arguments, _log(self._arguments)
-        folder, name = arguments.torch_profile, arguments.plan.stem
-        return Options(
-            log=log,
-            checkpoints=arguments.checkpoints,
-            spare=arguments.resume or log.parent / f"{log.stem}.checkpoints",
-            resume=arguments.resume,
-            serial_copies=arguments.serial_copies,
-            stall_seconds=arguments.stall_seconds,
-            plan_sha256=plan_sha256,
-            trace=Trace(folder, name) if folder else None,
-            keep_going=arguments.keep_going,
-            stop=tuple(map(stopping.parse, arguments.stop)),
-            overwrite=arguments.overwrite,
-            tables=arguments.plan,
-        )
-
 
 def _finished(
     arguments: argparse.Namespace,
     given: Given,
     train: Callable[[Plan, Sequence[Task], Options], Result],
 ) -> int:
-    """Train, save and report; the exit code."""
+    """Train and report; the exit code."""
     plan, tasks, options = given
-    trace, log = options.trace, _log(arguments)
-    with saving.opened(arguments.save, options, plan.tasks) as folder:
-        result = train(plan, tasks, options)
-        saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
+    result = train(plan, tasks, options)
     show = report.to_json if arguments.json else report.table
-    errors = [*result.troubles, *saved.errors]
-    print(show(plan, result, log, saved.files, errors), flush=True)
-    if trace and not arguments.json:
-        print(f"torch profile: {trace.target}")
-    for error in errors:
+    print(show(plan, result, _folder(arguments)), flush=True)
+    if options.trace and not arguments.json:
+        print(f"torch profile: {options.trace.target}")
+    for error in result.troubles:
         console.fail(error, 1)
-    return 1 if result.dropped or errors else 0
+    return 1 if result.dropped or result.troubles else 0
 
 
-def _log(arguments: argparse.Namespace) -> Path:
-    return arguments.output or Path("runs") / f"{arguments.plan.stem}.jsonl"
+def _folder(arguments: argparse.Namespace) -> Path:
+    """The folder of the run."""
+    folder: Path | None = arguments.output
+    return folder or Path("runs") / arguments.plan.stem

@@ -1,6 +1,7 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, Protocol
@@ -23,16 +24,7 @@ from executor.devices import (
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
 from executor.optim import onepass
-from executor.records import (
-    Earlier,
-    Journal,
-    Options,
-    Result,
-    checkpoint,
-    drop_text,
-    kept,
-    logfile,
-)
+from executor.records import Earlier, Journal, Options, Result, checkpoint, drop_text, folder
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
@@ -40,7 +32,6 @@ from plans.order import waiting
 from plans.part import Part
 from plans.runlog import End
 from plans.schema import Plan
-from profiles import console
 
 __all__ = ["Options", "Result", "run"]
 
@@ -70,51 +61,39 @@ def run(
     """
     if others is None:
         expect_nodes(plan, 1)
-    if waiting(plan) and options.checkpoints is None:
+    if waiting(plan) and options.folder is None:
         raise UsageError(
-            "the plan lets idle tasks wait on the disk, as checkpoints; say where, "
-            "--checkpoints DIR"
+            "the plan lets idle tasks wait on the disk, in the run's folder; say where, -o runs/x"
         )
     earlier = options.earlier
     left = earlier.rest if earlier else plan
     part = others.part if others else Part.whole(left)
     with (
         options.trace.alone() if options.trace else nullcontext(),
-        kept.opened(options, plan.tasks) as checkpoints,
-        logfile.opened(options.log, options.overwrite) as log,
+        folder.opened(options, plan) as files,
         machine(part) as (devices, memory),
     ):
-        saved = checkpoint.load(
-            options.resume, left.tasks, earlier.reached.files if earlier else None
-        )
-        if earlier:
-            earlier.laps.lap("checkpoints")
+        saved = checkpoint.load(options.folder, left.tasks)
         source = default_source(part.kind)
         shared = others.store if others else None
-        store = HostStore(part, tasks, memory, source, saved, cut, checkpoints, shared)
+        store = HostStore(part, tasks, memory, source, saved, cut, files, shared)
         for device in devices.values():  # replicas have module buffers beside its budget
             device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
         warm_up(part)
-        if earlier:
-            earlier.laps.lap("models")
         team = others.joined() if others else None
         recorder = _recorder(plan, earlier, 0 if others else UNSET)
-        journal = Journal(plan, options, recorder, log, checkpoints)
-        if checkpoints:
-            checkpoints.clear()
+        journal = Journal(plan, options, recorder, files)
         replay = Conductor(part, store, devices, recorder, options, journal, team)
         if earlier:
             replay.leave_out(earlier.over)
-            earlier.laps.lap("devices")
-            console.warn(f"it has taken {earlier.laps} until it goes on")
         return _replay(plan, options, replay, recorder, journal, store)
 
 
 def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:
-    """The recorder of a run, whose times count from when it began first."""
+    """The recorder of a run, whose times go on where those of an earlier start end."""
     if earlier is None:
         return Recorder(plan.tasks, rank=rank)
-    recorder = Recorder(plan.tasks, earlier.origin, rank)
+    recorder = Recorder(plan.tasks, time.perf_counter() - earlier.latest_us / 1e6, rank)
     recorder.recall(earlier.standing())
     return recorder
 
@@ -132,15 +111,8 @@ def _replay(
         options.trace.begin()
     gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
-    if replay.whole and replay.interrupted:
-        log, folder = options.log, options.kept
-        error += f"; to go on: python -m planner build PROFILE --from {log} -o rest.json && "
-        error += f"python -m executor run rest.json --resume {folder}"
-        error += f" --checkpoints {folder}" if options.checkpoints else ""
-    elif replay.interrupted and not options.kept:
-        error += "; nothing is kept: give --checkpoints DIR to go on from an interrupt"
-    elif replay.interrupted and not options.checkpoints:
-        error += "; nothing is kept: only the first signal lets tasks end their rounds"
+    if replay.interrupted and options.folder:
+        error += "; the same command goes on from the states that are kept"
     end = _end(error, replay, recorder, store)
     troubles = _closed(journal, end, options)
     if replay.interrupted:

@@ -49,7 +49,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def take(path: Path, remedy: str) -> int:
+def _take(path: Path, remedy: str) -> int:
     """Open `path`, made if there is none, and lock it; its descriptor, which holds the lock.
 
     UsageError with the remedy where another run has it. Where the file system knows no locks a
@@ -74,7 +74,7 @@ def take(path: Path, remedy: str) -> int:
 @contextmanager
 def locked(path: Path, remedy: str) -> Iterator[None]:
     """Hold the lock file `path`, and remove it afterwards."""
-    file = take(path, remedy)
+    file = _take(path, remedy)
     try:
         yield
     finally:
@@ -134,13 +134,3 @@ def _try(target: Path) -> int:
         if new:
             part.unlink()
         return target.stat().st_size if target.exists() else 0
-
-
-@contextmanager
-def own_folder(folder: Path, sizes: Mapping[str, int], option: str) -> Iterator[None]:
-    """Hold a folder in which files of these names and about so many bytes can be written.
-
-    UsageError where they cannot, or where another run writes there meanwhile."""
-    try_folder(folder, sizes)
-    with locked(folder / ".lock", f"give each run {option} of its own"):
-        yield

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,11 +22,12 @@ from executor.conducting import patience_s
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of
 from executor.profiling import across
-from executor.records import Laps, Options, Result, checkpoint, earlier
+from executor.records import Options, Result, again, checkpoint
 from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
 from profiles import console
-from profiles.errors import FormatError, GantryError
+from profiles.codec import sha256
+from profiles.errors import GantryError
 from profiles.schema import Workload
 from profiles.units import show_us
 
@@ -52,7 +52,7 @@ class Asked(Protocol):
         """All that it is given, loaded, and the plan proven; `told` what is there before that."""
 
     def options(self) -> Options:
-        """Its options, with the hash of the plan's file."""
+        """Its options, with the plan's file."""
 
     def proven(self) -> Plan:
         """The plan, which process 0 has proven."""
@@ -79,30 +79,26 @@ class _Work(msgspec.Struct, frozen=True):
 
 class _Note(msgspec.Struct, frozen=True):
     """The outcome of a process' preparations. inputs: what has to be the same in all of them, by
-    name; agent: the torchrun that has started it."""
+    name."""
 
     trouble: str = ""
     code: int = 0
     inputs: dict[str, str] = {}
-    agent: str = ""
 
 
 def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     """Train in one of several processes what is asked for; the exit code, one for all. `finish`
     trains by the function that it is given, saves and reports, in process 0."""
-    world, laps = distributed.world(), Laps()
-    laps.lap("imports")
+    world = distributed.world()
     if world is None:
         plan, tasks, options = asked.given(lambda *_: None)
-        laps.lap("plan")
-        options = _begun_again(plan, options, (distributed.agent(),), laps)
         return finish((plan, tasks, options), run)
     _end_with_agent(world)
     limit_s = max(_LIMIT_S, asked.stall_seconds or 0)
     try:
         with closing(distributed.meet(world, limit_s)) as board:
             if world.rank == 0:
-                return _lead(board, asked, finish, laps)
+                return _lead(board, asked, finish)
             return _follow(board, asked)
     except (GantryError, console.Interrupted) as error:
         if world.rank == 0:
@@ -123,11 +119,8 @@ def measuring() -> AbstractContextManager[across.Others | None]:
     return across.others(world.size // world.nodes)
 
 
-def _lead(
-    board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int], laps: Laps
-) -> int:
+def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     world, verdict = board.world, _Note("process 0 has ended", 1)
-    laps.lap("others")
     silence_s = 0.0
 
     def told(plan: Plan, options: Options) -> None:
@@ -139,10 +132,10 @@ def _lead(
 
     try:
         plan, tasks, options = asked.given(told)
-        laps.lap("plan")
-        agents = distributed.agent(), *_judge(board, _inputs(plan.tasks, tasks, options))
-        options = _begun_again(plan, options, agents, laps)
-        laps.lap("their preparations")
+        _judge(board, _inputs(plan.tasks, tasks, options))
+        options = again(plan, options)
+        if options.earlier is None:
+            _warn_of_loss(plan, world)
         verdict = _Note()
     except GantryError as error:
         verdict = _Note(str(error), error.exit_code)
@@ -160,7 +153,6 @@ def _lead(
         _say(board, "verdict", verdict)
     code = 1
     with distributed.connected(board, silence_s) as met, left_out():
-        laps.lap("connections")
         try:
             code = finish((plan, tasks, options), partial(distributed.lead, cut=planned, met=met))
         except GantryError as error:
@@ -183,7 +175,7 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
             return work.code
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
         inputs = _inputs(work.tasks, tasks, options)
-        note = _Note(inputs=inputs, agent=distributed.agent())
+        note = _Note(inputs=inputs)
     except GantryError as error:
         note = _Note(str(error), error.exit_code)
     finally:
@@ -208,10 +200,8 @@ def _say(board: distributed.Board, key: str, note: msgspec.Struct) -> None:
     board.say(key, msgspec.json.encode(note).decode())
 
 
-def _judge(board: distributed.Board, inputs: dict[str, str]) -> list[str]:
-    """The agents of the other processes; UsageError, or that of a process, where they are not
-    prepared alike."""
-    agents = []
+def _judge(board: distributed.Board, inputs: dict[str, str]) -> None:
+    """UsageError, or that of a process, where they are not prepared alike."""
     for rank, text in enumerate(board.wait(_notes(board.world), board.prepare_s).values(), 1):
         note = msgspec.json.decode(text, type=_Note)
         if note.trouble:
@@ -223,8 +213,6 @@ def _judge(board: distributed.Board, inputs: dict[str, str]) -> list[str]:
                     f"process {rank} has another {name} than process 0: {theirs} and {own}; start "
                     "all of them with the same files and versions"
                 )
-        agents.append(note.agent)
-    return agents
 
 
 def _heard(board: distributed.Board, key: str, kind: type[S]) -> S | _Note:
@@ -245,28 +233,6 @@ def _heard(board: distributed.Board, key: str, kind: type[S]) -> S | _Note:
     if key in found:
         return msgspec.json.decode(found[key], type=kind)
     return msgspec.json.decode(found["verdict"], type=_Note)
-
-
-def _begun_again(plan: Plan, options: Options, agents: Sequence[str], laps: Laps) -> Options:
-    """The options of a run that these agents start, maybe again: it goes on from where it was
-    kept."""
-    options = replace(options, agents=tuple(dict.fromkeys(agents)))
-    if not options.checkpoints or not options.log:
-        return options
-    found = earlier.find(options.log, plan, options.plan_sha256 or "", options.agents)
-    if found is None:
-        _warn_of_loss(plan, distributed.world())
-        return options
-    try:
-        done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
-        assert found.rest
-    except FormatError as error:
-        raise UsageError(
-            f"the run cannot begin again by itself: {error}; plan what is left: python -m planner "
-            f"build PROFILE --from {options.log}"
-        ) from None
-    console.warn(f"the run begins again and goes on with {done}")
-    return replace(options, earlier=replace(found, laps=laps))
 
 
 def _warn_of_loss(plan: Plan, world: distributed.World | None) -> None:
@@ -307,8 +273,8 @@ def _end_with_agent(world: distributed.World) -> None:
 def _inputs(tasks: Sequence[Wanted], loaded: Sequence[Task], options: Options) -> dict[str, str]:
     """Hashes that must be the same in all processes, by name: of files, of what tasks train."""
     sources = {f"task {task.name}": fingerprint_of(task) for task in loaded}
-    begun = [task for task in tasks if task.done and options.resume]
-    files = [checkpoint.path_of(options.resume or Path(), task.name, task.done) for task in begun]
+    folder = options.folder or Path()
+    files = [checkpoint.path_of(folder, task.name) for task in tasks if task.done]
     kept = {f"checkpoint {file.name}": checkpoint.identity(file) for file in files}
-    own = {"plan": options.plan_sha256 or "", "version of torch": str(torch.__version__)}
+    own = {"plan": sha256(options.plan_file or b""), "version of torch": str(torch.__version__)}
     return {**own, **sources, **kept}

@@ -2,11 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from executor.records import Result, drop_text
+from plans.runlog import LOG
 from plans.schema import Plan, Task
 from plans.timing import task_spans
 from profiles import console
@@ -15,9 +16,7 @@ from profiles.units import show_bytes, show_us
 _SHOWN = 3  # latest evaluations of a task in the table
 
 
-def to_json(
-    plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
-) -> str:
+def to_json(plan: Plan, result: Result, folder: Path) -> str:
     """Times in µs since the run began. `planned_end_us`: planned end of a task's last step;
     `ended_us`: actual end of its latest one; `warning`: the first loss that was no number;
     `errors`: files that could not be written at the end."""
@@ -30,9 +29,8 @@ def to_json(
         "peak_bytes": result.peak_bytes,
         "host_bytes": result.host_bytes,
         "late_allocations": result.late_allocations,
-        "log": str(log),
-        "saved": [str(path) for path in saved],
-        "errors": list(errors),
+        "folder": str(folder),
+        "errors": list(result.troubles),
     }
     return json.dumps(content)
 
@@ -73,9 +71,7 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def table(
-    plan: Plan, result: Result, log: Path, saved: Sequence[Path], errors: Sequence[str] = ()
-) -> str:
+def table(plan: Plan, result: Result, folder: Path) -> str:
     """A row per task, times and peaks, and a line for each task dropped or file not written."""
     head = ("task", "steps", "first loss", "last loss", "ended")
     lines = console.columns([head, *(_row(task, result) for task in plan.tasks)], numbers=True)
@@ -85,11 +81,11 @@ def table(
     for device, peak in zip(plan.devices, result.peak_bytes, strict=True):
         budget = show_bytes(device.budget_bytes)
         lines.append(f"{device.name}: peak {show_bytes(peak)} of {budget}")
-    lines.append(f"log: {log}")
     for name, found in result.val_losses.items():
         latest = [f"{found[step]:.4g} after step {step}" for step in sorted(found)[-_SHOWN:]]
         lines += [f"val_loss: {name} {', '.join(latest)}"] if latest else []
-    lines += [f"saved: {path}" for path in saved]
+    files = [f"{task.name}.pt" for task in plan.tasks if task.name not in result.dropped]
+    lines.append(f"saved: {folder}/ {', '.join([*files, LOG])}")
     lines += [
         f"microbatch: {task.name} has {task.microbatch} and had {task.earlier_microbatch} up to "
         f"step {task.done}: the last bits are not those of a run that never stopped"
@@ -99,7 +95,7 @@ def table(
     lines += [f"warning: task {name}: {text}" for name, text in result.warnings.items()]
     lines += [f"dropped: {drop_text(drop)}" for drop in result.dropped.values()]
     lines += [f"stopped: {s.task} after step {s.step} by {s.rule}" for s in result.stopped.values()]
-    lines += [f"not written: {error}" for error in errors]
+    lines += [f"not written: {error}" for error in result.troubles]
     return "\n".join(lines)
 
 

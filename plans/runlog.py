@@ -11,16 +11,14 @@ from profiles.codec import read_bytes
 from profiles.errors import FormatError
 from profiles.schema import Count, Positive, Sha256, Struct
 
+LOG = "log.jsonl"  # in a run's folder
+
 
 class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     format: Literal["run"] = "run"
     version: Literal[1] = 1
     plan_sha256: Sha256
     started: str  # ISO 8601
-    # The torchruns that have started its processes, by which a later start knows the log as its
-    # own, and how long the first machine of them had been up.
-    agents: tuple[str, ...] = ()
-    up_us: Count = 0
     devices: tuple[str, ...]
     emulated: bool
     software: dict[str, str] = {}
@@ -63,11 +61,10 @@ class EvaluationRecord(Struct, frozen=True, tag="evaluation", tag_field="type"):
 
 
 class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type"):
-    """A task's whole state after so many steps was written to `file`."""
+    """A task's whole state after so many steps was written to the run's folder."""
 
     task: str
     step: Count
-    file: str
     at_us: Count
 
 
@@ -156,8 +153,18 @@ def encode(lines: Iterable[Line]) -> bytes:
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
+def files(folder: str | Path) -> list[Path]:
+    """The logs in a run's folder, oldest first; of a log's own path, that log."""
+    path = Path(folder)
+    if not path.is_dir():
+        return [path]
+    earlier = {int(log.suffixes[0][1:]): log for log in path.glob("log.[0-9]*.jsonl")}
+    return [*(earlier[number] for number in sorted(earlier)), path / LOG]
+
+
 def load(path: str | Path) -> RunLog:
-    """The log in `path`; FormatError with the line number otherwise."""
+    """The log in `path`, a run's folder or a log itself; FormatError with the line number
+    otherwise."""
     header, lines = read(path)
     ends = [line for line in lines if isinstance(line, End)]
     return RunLog(
@@ -178,7 +185,7 @@ def read(path: str | Path) -> tuple[Header, list[Line]]:
     """The header and all other lines of a log in their order; FormatError as of `load`.
 
     A last line without its end, of a run that was killed while it wrote, is left out."""
-    decoder = msgspec.json.Decoder(Line)
+    path, decoder = files(path)[-1], msgspec.json.Decoder(Line)
     rows, lines = read_bytes(path).split(b"\n")[:-1], list[Line]()
     alien = f"{path}: line 1: this is not a run log, which begins with a header"
     for number, row in enumerate(rows, 1):
@@ -186,7 +193,9 @@ def read(path: str | Path) -> tuple[Header, list[Line]]:
             lines.append(decoder.decode(row))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             where = f"{path}: line {number}" if lines else alien
-            raise FormatError(f"{where}: {error}; give the .jsonl file as a run wrote it") from None
+            raise FormatError(
+                f"{where}: {error}; give the folder of a run, or its log as it wrote it"
+            ) from None
     if not lines or not isinstance(lines[0], Header):
-        raise FormatError(f"{alien}; give the .jsonl file that a run wrote")
+        raise FormatError(f"{alien}; give the folder of a run")
     return lines[0], lines[1:]

@@ -83,7 +83,6 @@ class Conductor:
         self._watch = Watch(plan, settings, self._turns)
         self._slabs = part.slabs
         self._placed: dict[int, int] = {}  # segments on another device than planned
-        self._unkept: dict[str, int] = {}  # the steps of tasks whose states are whole
         self._signal = 0  # the one that is to end it where states are whole
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
@@ -122,8 +121,6 @@ class Conductor:
         try:
             with heard(_ENDS if self._listener.keeps else (), self._note):
                 self._replay()
-                if self.whole and not self._halt.failure:
-                    self._keep()
             if self.whole:
                 self._interrupt(self._signal, f"by {signal.Signals(self._signal).name}")
         except KeyboardInterrupt as error:
@@ -213,9 +210,6 @@ class Conductor:
         self._active |= made
         for index, one in made.items():
             self._turns.begin(index)
-            if not one.evaluates:
-                for name in self._part.steps[index]:
-                    self._unkept.pop(name, None)
             one.start()
 
     def _made(self, index: int) -> Activity | None:
@@ -266,19 +260,11 @@ class Conductor:
                 self._store.leave(name)
 
     def _settle(self, name: str, step: int) -> None:
-        """So many steps of the task are done, and can be kept."""
-        live = self._tasks[name]
-        live.settle(step)
-        self._unkept[name] = step
-        if self._listener.each:
-            self._keep()
-        self._stop(name, step)
-
-    def _keep(self) -> None:
-        """Keep what is whole and has changed since."""
-        while self._unkept:
-            name, step = self._unkept.popitem()
+        """So many steps of the task are done, and are kept."""
+        self._tasks[name].settle(step)
+        if self._listener.keeps:
             self._listener.settled(self._store.at_hand(name), step)
+        self._stop(name, step)
 
     def _stop(self, name: str, step: int, *, evaluated: bool = False) -> None:
         """End the task here if a rule says so, and no segment has to train it with another."""

@@ -4,14 +4,13 @@ crosses."""
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
 from executor.distributed.links import grouped
 from executor.distributed.meeting import AbsentError, Board, meet
-from executor.distributed.world import World, agent, world
+from executor.distributed.world import World, world
 
 __all__ = [
     "AbsentError",
     "Board",
     "Met",
     "World",
-    "agent",
     "connected",
     "divisible",
     "follow",

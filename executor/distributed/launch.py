@@ -182,7 +182,7 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
         try:
             devices, pages = stack.enter_context(driver.machine(part))
             source = default_source(part.kind)
-            saved = checkpoint.load(options.resume, part.tasks, reached.files if reached else None)
+            saved = checkpoint.load(options.folder, part.tasks)
             shared = Shared(memory.flat, world.rank == world.first(world.node))
             store = HostStore(part, tasks, pages, source, saved, cut, None, shared)
             for device in devices.values():

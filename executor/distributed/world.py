@@ -91,11 +91,3 @@ def machine_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def agent() -> str:
-    """The torchrun that has started this process, by its machine, number and start: no other one
-    has this name."""
-    pid = os.getppid()
-    begun = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return f"{machine_id()} {pid} {begun}"

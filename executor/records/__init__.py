@@ -1,9 +1,10 @@
-"""A run's options and records: log, progress, checkpoints, result."""
+"""A run's options and records: its folder, progress, result."""
 
-from executor.records.earlier import Earlier, Laps
+from executor.records.earlier import Earlier
+from executor.records.folder import again
 from executor.records.journal import Journal, drop_text
 from executor.records.options import Options
 from executor.records.result import Result
 from executor.records.tracing import Trace
 
-__all__ = ["Earlier", "Journal", "Laps", "Options", "Result", "Trace", "drop_text"]
+__all__ = ["Earlier", "Journal", "Options", "Result", "Trace", "again", "drop_text"]

@@ -1,10 +1,10 @@
-"""Checkpoint files: ordinary state dicts by the user's own parameter names, verified when read."""
+"""Checkpoint files: ordinary state dicts by the user's own parameter names, checked when read."""
 
 import io
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EFBIG
 from hashlib import sha256
@@ -15,36 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.outputs import free_bytes, part_of, whole
-from executor.records.manifest import differences, manifest_of, tensors
 from executor.shards import HostTask, Saved
 from plans.schema import Task as PlanTask
-from profiles import console
 from profiles.units import show_bytes
 
 _FEW = 1 << 16  # bytes that are copied when a file is read
 _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 
 
-def path_of(folder: Path, task: str, step: int) -> Path:
-    """The file of a task's state after so many steps."""
-    return folder / f"{task}-{step}.pt"
-
-
-def save(target: Path, task: HostTask, step: int) -> Path:
-    """Write the file whole or not at all; the task's state must be settled."""
-    return put(write_part(target, task, step), target)
+def path_of(folder: Path, task: str) -> Path:
+    """The file of a task's latest state in a run's folder."""
+    return folder / f"{task}.pt"
 
 
 def write_part(target: Path, task: HostTask, step: int) -> Path:
-    """Write the whole file under its temporary name, which `put` replaces. The folder must exist.
+    """Write the whole file under its temporary name, which `put` replaces; the task's state must be
+    settled, and the folder exist.
 
     The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
     "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
-    and schedulers, "manifest": of all these}. RunError, and no file, where that fails.
+    and schedulers}. RunError, and no file, where that fails.
     """
     seen: dict[int, torch.dtype] = {}
     content: dict[str, Any] = {
@@ -62,8 +56,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
 
 
 def write(target: Path, content: dict[str, Any]) -> Path:
-    """Write this and its manifest, as `write_part` does."""
-    content["manifest"] = manifest_of(content)
+    """Write this as `write_part` does."""
     part = part_of(target)
     try:
         with whole(part), _Sink(part, "w") as sink:
@@ -73,7 +66,7 @@ def write(target: Path, content: dict[str, Any]) -> Path:
             except Exception as error:  # of a full disk or a signal torch says something else
                 raise sink.error or _interrupt(error) or error from None
     except OSError as error:
-        size = sum(value.nbytes for _, value in tensors(content))
+        size = sum(leaf.nbytes for leaf in tree_leaves(content) if isinstance(leaf, Tensor))
         raise RunError(_unwritten(target, error, size)) from None
     return part
 
@@ -91,7 +84,7 @@ def expect_safe(part: Path, target: Path) -> None:
         raise RunError(
             f"{target}: no run could go on from it: the task's state holds {', '.join(names)}, and "
             "checkpoints hold only tensors and plain data; keep numbers, texts or tensors in the "
-            "optimizer and the model, or run without --checkpoints"
+            "optimizer and the model"
         )
 
 
@@ -108,68 +101,54 @@ def put(part: Path, target: Path) -> Path:
     return target
 
 
-def step_of(path: Path) -> int:
-    """The steps that the file's task has done; 0 where there is no such file."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return int(content["step"])
-    except Exception:  # it is no checkpoint
-        return 0
-
-
 def identity(path: Path) -> str:
-    """A text that is the same for files with the same content, by their manifests; "none" where
-    there is no checkpoint with one."""
+    """A text that is the same for files with the same content; "none" where there is no
+    checkpoint."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return sha256(repr(content["manifest"]).encode()).hexdigest()
-    except Exception:  # `load` says why
+        with zipfile.ZipFile(path) as records:
+            known = [(record.filename, record.CRC) for record in records.infolist()]
+    except (OSError, zipfile.BadZipFile):  # `load` says why
         return "none"
+    return sha256(repr(known).encode()).hexdigest()
 
 
-def load(
-    folder: Path | None, tasks: Sequence[PlanTask], files: Mapping[str, str] | None = None
-) -> dict[str, Saved]:
-    """The states from which tasks that were trained before this plan go on, by name. files: where
-    they are, for a run that begins again.
+def load(folder: Path | None, tasks: Sequence[PlanTask]) -> dict[str, Saved]:
+    """The states from which tasks that were trained before go on, by name, from a run's folder.
 
     UsageError without a folder; MismatchError, a line for everything that is wrong, for files that
-    are missing, damaged, of another step, or not as they were written.
+    are missing, damaged or of another step.
     """
-    begun = {task.name: task.done for task in tasks if task.done}
-    if begun and folder is None and files is None:
-        name, done = next(iter(begun.items()))
-        raise UsageError(
-            f"task {name} goes on after step {done}; say where its checkpoint is, --resume DIR"
-        )
     found, lines = {}, list[str]()
-    for name, path in begins(folder, tasks, files).items():
+    for task in tasks:
+        if not task.done:
+            continue
+        if folder is None:
+            raise UsageError(
+                f"task {task.name} goes on after step {task.done}; give the folder of the run that "
+                "has come so far, -o runs/x"
+            )
         try:
-            found[name] = read(path, begun[name])
-        except (UsageError, MismatchError) as error:
-            lines += error.lines if isinstance(error, MismatchError) else [str(error)]
+            found[task.name] = read(path_of(folder, task.name), task.done)
+        except UsageError as error:
+            lines.append(str(error))
     if lines:
         raise MismatchError(*lines)
     return found
 
 
-def begins(
-    folder: Path | None, tasks: Sequence[PlanTask], files: Mapping[str, str] | None
-) -> dict[str, Path]:
-    """The files from which tasks go on that were trained before; see `load`."""
-    return {
-        t.name: Path(files[t.name]) if files else path_of(folder or Path(), t.name, t.done)
-        for t in tasks
-        if t.done
-    }
-
-
 def read(path: Path, step: int) -> Saved:
     """The state in a file, of so many steps. Its tensors may be the file's bytes: what is large is
-    copied soon. UsageError or MismatchError, with lines that begin with the path."""
-    content = _read(path)
-    if lines := _wrong(content, step, path):
-        raise MismatchError(*(f"{path}: {line}" for line in lines))
+    copied soon. UsageError, which begins with the path.
+
+    A run that was killed after it had logged a checkpoint and before it had renamed the file left
+    it as a part."""
+    content = _stepped(part_of(path), step) if part_of(path).exists() else None
+    content = content or _read(path)
+    if content["step"] != step:
+        raise UsageError(
+            f"{path}: is of step {content['step']}, the plan goes on after {step}; give the folder "
+            "of the run that the plan was built from"
+        )
     small = tree_map(lambda value: own(value) if _small(value) else value, content)
     return Saved(
         small["model"],
@@ -180,42 +159,37 @@ def read(path: Path, step: int) -> Saved:
     )
 
 
+def _stepped(path: Path, step: int) -> dict[str, Any] | None:
+    """The content of a checkpoint of so many steps; None of any other file."""
+    with suppress(UsageError):
+        content = _read(path)
+        return content if content["step"] == step else None
+    return None
+
+
 def _small(value: object) -> bool:
     """True for tensors of few bytes, which outlive the file."""
     return isinstance(value, Tensor) and value.nbytes <= _FEW
 
 
-def _wrong(content: dict[str, Any], step: int, path: Path) -> list[str]:
-    """A line for everything that differs from the file's manifest or from the plan."""
-    manifest = content.pop("manifest", None)
-    if manifest is None:
-        console.warn(f"{path}: has no manifest, so nobody knows whether it is as it was written")
-    lines = [] if manifest is None else differences(content, manifest)
-    if content["step"] != step:
-        lines.append(
-            f"is of step {content['step']}, the plan goes on after {step}; "
-            "build it from the log of the run that made this checkpoint"
-        )
-    return lines
-
-
 def _read(path: Path) -> dict[str, Any]:
-    """The file's content; no code from it is run.
-
-    A run that was killed after it logged a checkpoint and before it renamed the file left a part.
-    """
-    file = path if path.exists() or not part_of(path).exists() else part_of(path)
+    """The file's content, whose checksums are right; no code from it is run."""
     try:
-        with open(file, "rb") as stream:
-            if not zipfile.is_zipfile(stream):
-                raise UsageError(f"{path}: is no checkpoint, or only the beginning of one")
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        with zipfile.ZipFile(path) as records:
+            if damaged := records.testzip():
+                raise UsageError(
+                    f"{path}: is damaged: the checksum of {damaged} is wrong; copy it again, or "
+                    "train from an earlier state"
+                )
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except zipfile.BadZipFile:
+        raise UsageError(f"{path}: is no checkpoint, or only the beginning of one") from None
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such checkpoint") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except pickle.UnpicklingError:
-        raise UsageError(f"{path}: {_unsafe(file)}") from None
+        raise UsageError(f"{path}: {_unsafe(path)}") from None
     except UsageError:
         raise
     except Exception as error:  # which one, depends on where a file is damaged

@@ -1,17 +1,14 @@
-"""The journal of a run: its log, its checkpoints, its progress line; rules that end tasks."""
+"""The journal of a run: its folder, its progress line; rules that end tasks."""
 
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from executor.errors import RunError
-from executor.records import checkpoint
-from executor.records.kept import Kept
-from executor.records.logfile import LogFile
+from executor.records.folder import RunFolder
 from executor.records.options import Options
 from executor.records.progress import Progress
 from executor.records.stopping import stopped_by
@@ -24,35 +21,27 @@ from profiles.codec import pretty, sha256
 
 
 class Journal:
-    """Listens to a replay; `log` is begun here.
+    """Listens to a replay; the log in the `folder` is begun here.
 
-    The checkpoints that tasks go on from are written with the header, so that no killed run leaves
-    a log of only some of them.
+    The states that tasks go on from are in the header's company, so that no killed run leaves a log
+    of only some of them.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        options: Options,
-        recorder: Recorder,
-        log: LogFile | None,
-        checkpoints: Kept | None,
+        self, plan: Plan, options: Options, recorder: Recorder, folder: RunFolder | None
     ) -> None:
-        self.keeps = checkpoints is not None
-        self.each = checkpoints is not None and checkpoints.each
-        self._options, self._recorder = options, recorder
-        self._log, self._checkpoints = log, checkpoints
+        self.keeps = folder is not None
+        self._options, self._recorder, self._folder = options, recorder, folder
         self._progress = Progress(plan, recorder)
         self._warned = 0  # tasks
         self._placed = options.earlier.placed if options.earlier else _same
-        if log is not None:
-            lines = _first_lines(plan, options, recorder)
-            log.begin(lines, goes_on=options.earlier is not None)
+        if folder:
+            folder.begin(_first_lines(plan, options, recorder))
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Write the records, say what went wrong, show the progress."""
-        if self._log is not None:
-            self._log.write(list(map(self._placed, lines)))
+        if self._folder:
+            self._folder.note(list(map(self._placed, lines)))
         new = list(self._recorder.warnings.items())[self._warned :]
         self._warned += len(new)
         for task, text in new:
@@ -67,15 +56,15 @@ class Journal:
     def ends(self, signal: str) -> None:
         """Say what happens now, and what a second signal does."""
         tqdm.write(
-            f"{signal}: tasks end their rounds and are kept in {self._options.kept}; a second one "
-            "ends the run at once",
+            f"{signal}: tasks end their rounds and are kept in {self._options.folder}; a second "
+            "one ends the run at once",
             file=sys.stderr,
         )
 
     def settled(self, task: HostTask, step: int) -> None:
-        """Keep the task's state, if states are kept."""
-        if self._checkpoints:
-            self._checkpoints.keep(task, step, self._note)
+        """Keep the task's state, if there is a folder."""
+        if self._folder:
+            self._folder.keep(task, step, self._recorder.now())
 
     def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
         """The first rule that ends the task here, if one does."""
@@ -83,21 +72,15 @@ class Journal:
         return rule.text if rule else ""
 
     def close(self, end: End) -> None:
-        """Write the last line and give the log its name; LogError where that fails."""
+        """Write the last line; LogError where that fails."""
         try:
             self.tell(self._recorder.lines())
             if self._recorder.failure and not end.error:
                 raise RunError(self._recorder.failure)
         finally:
             self._progress.close()
-        if self._log is not None:
-            self._log.write([end])
-            self._log.close()
-
-    def _note(self, task: str, step: int, file: Path) -> None:
-        if self._log is not None:
-            record = CheckpointRecord(task, step, str(file), self._recorder.now())
-            self._log.write([record], sync=True)
+        if self._folder:
+            self._folder.note([end], sync=True)
 
 
 def drop_text(drop: DropRecord) -> str:
@@ -111,29 +94,18 @@ def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]
     if earlier := options.earlier:
         restart = RestartRecord(earlier.error, recorder.now())
         return [earlier.header, *earlier.standing(), restart]
-    return [_header(plan, options, recorder.origin), *_begun(plan, options.resume)]
+    begun = [CheckpointRecord(task.name, task.done, 0) for task in plan.tasks if task.done]
+    return [_header(plan, options), *begun]
 
 
 def _same(line: Line) -> Line:
     return line
 
 
-def _begun(plan: Plan, resume: Path | None) -> list[CheckpointRecord]:
-    """The lines about tasks that go on from a checkpoint."""
-    folder = resume or Path()
-    return [
-        CheckpointRecord(t.name, t.done, str(checkpoint.path_of(folder, t.name, t.done)), 0)
-        for t in plan.tasks
-        if t.done
-    ]
-
-
-def _header(plan: Plan, options: Options, origin: float) -> Header:
+def _header(plan: Plan, options: Options) -> Header:
     return Header(
-        plan_sha256=options.plan_sha256 or sha256(pretty(plan)),
+        plan_sha256=sha256(options.plan_file or pretty(plan)),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        agents=options.agents,
-        up_us=int(origin * 1e6),
         devices=tuple(device.name for device in plan.devices),
         emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},

@@ -11,30 +11,17 @@ from executor.replay import Settings
 
 @dataclass(frozen=True)
 class Options(Settings):
-    """log: where the run log goes.
-
-    checkpoints: a folder where each task's state is written when a segment of it has ended.
-    spare: without it, a folder where states are written if a signal ends the run, and only then.
-    resume: the folder where tasks that were trained before this plan go on from.
-    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
+    """folder: of the run, see `records/folder.py`; None: it writes nothing.
+    overwrite: it may write over another run in the folder.
+    plan_file: the content of the plan's file.
+    trace: of torch's profiler.
     stop: rules that end a task early, looked at where a segment of it ends.
-    agents: of torchrun, for the log, the one of this process first.
-    earlier: an earlier start of this very run, from whose checkpoints it goes on.
-    overwrite: later checkpoints than the plan goes on from may go, and logs at the log's path.
+    earlier: the start of this run before this one, from whose states it goes on.
     """
 
-    log: Path | None = None
-    checkpoints: Path | None = None
-    spare: Path | None = None
-    resume: Path | None = None
-    plan_sha256: str | None = None
-    trace: Trace | None = None
-    agents: tuple[str, ...] = ()
-    stop: tuple[Rule, ...] = ()
+    folder: Path | None = None
     overwrite: bool = False
+    plan_file: bytes | None = None
+    trace: Trace | None = None
+    stop: tuple[Rule, ...] = ()
     earlier: Earlier | None = None
-
-    @property
-    def kept(self) -> Path | None:
-        """The folder where states are written, if any are."""
-        return self.checkpoints or self.spare

@@ -20,10 +20,9 @@ T = TypeVar("T")
 
 class Listener(Protocol):
     """Told of a replay by its main thread. `keeps`: states of tasks, so that when a signal ends the
-    run the rounds under way are to be made; `each`: wherever one is whole, not only then."""
+    run the rounds under way are to be made."""
 
     keeps: bool
-    each: bool
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Called several times a second, with the records that have come in."""

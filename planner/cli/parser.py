@@ -73,8 +73,8 @@ _COPIES = "with --gantt: of programs on several devices draw all copies as well,
 
 def _compare(option: Option) -> None:
     option("plan", metavar="PLAN")
-    text = "a run of PLAN, or another plan: says what differs, and why one is faster"
-    option("log", metavar="RUNLOG|PLAN", help=text)
+    text = "the folder of a run of PLAN, or another plan: says what differs, and why one is faster"
+    option("log", metavar="RUN|PLAN", help=text)
     option("--gantt", metavar="PNG", help="write a Gantt chart, planned over actual")
     option("--copies", action="store_true", help=_COPIES)
     option("--trace", metavar="JSON", help="write both as a trace")

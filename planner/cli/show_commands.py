@@ -99,6 +99,7 @@ def show_plan(options: argparse.Namespace) -> int:
 def compare_run(options: argparse.Namespace) -> int:
     """Say how far a run was from its plan, draw it, and write what it taught; or in what another
     plan differs."""
+    options.log = str(runlog.files(options.log)[-1])
     if _is_plan(options.log):
         return _compare_plans(options)
     _check_pictures(options, options.plan, options.log)
@@ -134,7 +135,7 @@ def _compare_plans(options: argparse.Namespace) -> int:
     for name in (name for name in asked if getattr(options, name)):
         raise FormatError(
             f"--{name.replace('_', '-')} is about a run, and {options.log} is a plan; give its "
-            "run log instead, or leave the option out"
+            "run instead, or leave the option out"
         )
     first, second = plans.load(options.plan), plans.load(options.log)
     if options.json:

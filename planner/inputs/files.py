@@ -57,7 +57,7 @@ def _left(names: Sequence[str], asked: Options) -> tuple[list[remaining.Rest], d
     corrections, given = asked.corrections, asked.microbatch
     microbatch = [("", given)] if isinstance(given, int) else pairs_of(given)
     data, inputs = [read_bytes(path) for path in names], dict[str, str]()
-    found, logs = [], [runlog.load(run) for run in asked.after]
+    found, logs = [], [runlog.load(log) for run in asked.after for log in runlog.files(run)]
     for path, content in zip(names, data, strict=True):
         made = _with_rates(profiles.loads(content, path), asked)
         for task in made.tasks if corrections else ():

@@ -102,14 +102,13 @@ _FLAGS = {
         "FILE",
     ),
     "after": _Flag(
-        "plan what the run with this log left to do, from its checkpoints; repeat it for earlier "
-        "runs of the same tasks, oldest first",
-        "LOG",
+        "plan what the run in this folder left to do, from the states that it has kept",
+        "RUN",
         name="from",
     ),
     "microbatch": _Flag(
         "size of all tasks' microbatches, or of one's (default: the best one; of a task that goes "
-        "on --from LOG, the one it had, unless they are free); repeat it for other tasks",
+        "on --from RUN, the one it had, unless they are free); repeat it for other tasks",
         "N|TASK=N|free",
         _microbatch,
     ),

@@ -20,11 +20,10 @@ from profiles.schema import Count, Struct
 
 class Reached(Struct, frozen=True):
     """The point that a run has come to. done: each task's steps, with those before the plan; owed:
-    the tasks whose evaluation after these steps is missing; files: the tasks' checkpoints."""
+    the tasks whose evaluation after these steps is missing."""
 
     done: dict[str, Count]
     owed: tuple[str, ...] = ()
-    files: dict[str, str] = {}
 
 
 def rest(plan: Plan, reached: Reached) -> Plan:

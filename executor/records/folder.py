@@ -1,0 +1,172 @@
+"""The folder of a run, which one run writes at a time.
+
+    runs/x/plan.json     the plan, as it was given
+           log.jsonl     what happened; log.1.jsonl, ...: of plans that this one goes on from
+           a.pt, b.pt    the latest state of each task, replaced where a segment of it ends
+
+The same plan goes on in its folder from these states. Another one does if it begins with them, as
+one that was built `--from` the folder; all others are refused, unless they may write over it.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from executor.errors import RunError, UsageError
+from executor.outputs import locked, part_of, remove, try_folder, whole
+from executor.records import checkpoint, earlier
+from executor.records.logfile import LogFile
+from executor.records.options import Options
+from executor.shards import HostTask, Saved
+from plans import runlog
+from plans.order import kept_bytes
+from plans.runlog import CheckpointRecord, Line
+from plans.schema import Plan
+from profiles import console
+from profiles.codec import pretty, sha256
+from profiles.errors import FormatError
+
+PLAN = "plan.json"
+
+
+class RunFolder:
+    """The folder as one run writes it. steps: of the latest state of each task in it."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path = path
+        self._steps = {task.name: task.done for task in plan.tasks}
+        self._log: LogFile | None = None
+
+    def begin(self, lines: Sequence[Line]) -> None:
+        """Begin the log with these lines; parts of files that a killed run has left go, but for
+        those that this run goes on from."""
+        self._log = LogFile(self.path / runlog.LOG, lines)
+        for name in self._steps:
+            if checkpoint.path_of(self.path, name).exists():
+                remove(part_of(checkpoint.path_of(self.path, name)))
+
+    def note(self, lines: Sequence[Line], *, sync: bool = False) -> None:
+        """Write lines to the log."""
+        if self._log:
+            self._log.write(lines, sync=sync)
+
+    def keep(self, task: HostTask, step: int, at_us: int) -> None:
+        """Replace the file of the task by its settled state. That is logged before the file has its
+        name, so that every checkpoint is in the log."""
+        target = checkpoint.path_of(self.path, task.plan.name)
+        try:
+            self._keep(target, task, step, at_us)
+        except RunError as error:
+            raise RunError(f"{error}; {self._elsewhere(task, step)}") from None
+        task.release()
+
+    def put(self, task: HostTask) -> None:
+        """Write a task as it begins, which no log knows of."""
+        target = checkpoint.path_of(self.path, task.plan.name)
+        checkpoint.put(checkpoint.write_part(target, task, task.plan.done), target)
+
+    def take(self, task: str) -> Saved:
+        """The latest state of a task."""
+        return checkpoint.read(checkpoint.path_of(self.path, task), self._steps[task])
+
+    def close(self) -> None:
+        if self._log:
+            self._log.close()
+
+    def _keep(self, target: Path, task: HostTask, step: int, at_us: int) -> None:
+        with whole(part_of(target)):
+            part = checkpoint.write_part(target, task, step)
+            checkpoint.expect_safe(part, target)
+        self.note([CheckpointRecord(task.plan.name, step, at_us)], sync=True)
+        checkpoint.put(part, target)
+        self._steps[task.plan.name] = step
+
+    def _elsewhere(self, task: HostTask, step: int) -> str:
+        """Write a state that its folder does not take among the system's temporary files."""
+        with suppress(RunError, OSError):
+            target = checkpoint.path_of(Path(tempfile.mkdtemp(prefix="gantry-")), task.plan.name)
+            checkpoint.put(checkpoint.write_part(target, task, step), target)
+            return f"task {task.plan.name} after step {step} is kept as {target} instead"
+        return f"task {task.plan.name} after step {step} is not kept"
+
+
+def again(plan: Plan, options: Options) -> Options:
+    """The options of a run that goes on if its folder holds an earlier start of it; UsageError
+    where nobody can go on from there."""
+    if options.folder is None or options.overwrite or options.earlier:
+        return options
+    found = earlier.find(options.folder, plan, sha256(options.plan_file or pretty(plan)))
+    try:
+        assert found is None or found.rest
+    except FormatError as error:
+        raise UsageError(
+            f"the run cannot go on by itself: {error}; plan what is left: python -m planner build "
+            f"PROFILE --from {options.folder}"
+        ) from None
+    if found:
+        done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
+        console.warn(f"{options.folder}: goes on with {done}")
+    return replace(options, earlier=found)
+
+
+@contextmanager
+def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
+    """The folder of a run of `plan`, or of what is left of it; None if there is none.
+
+    UsageError where another run writes there, where a file cannot be written, or where it holds a
+    run that the plan does not go on with."""
+    folder = options.folder
+    if folder is None:
+        yield None
+        return
+    files = {f"{task.name}.pt": kept_bytes(task) for task in plan.tasks}
+    try_folder(folder, files | {PLAN: 0, runlog.LOG: 0})
+    with locked(folder / ".lock", "give each run a folder of its own, -o runs/y"):
+        left = options.earlier.rest if options.earlier else plan
+        if options.overwrite:
+            _clear(folder, plan)
+        elif options.earlier is None:
+            _set_aside(folder, plan)
+        _write_plan(folder / PLAN, options.plan_file or pretty(plan))
+        own = RunFolder(folder, left)
+        try:
+            yield own
+        finally:
+            own.close()
+
+
+def _clear(folder: Path, plan: Plan) -> None:
+    """Remove what an earlier run has left, but for the states that this plan begins with."""
+    begun = {checkpoint.path_of(folder, task.name) for task in plan.tasks if task.done}
+    states = {checkpoint.path_of(folder, task.name) for task in plan.tasks} - begun
+    for path in (*runlog.files(folder), *states, *map(part_of, states)):
+        remove(path)
+
+
+def _set_aside(folder: Path, plan: Plan) -> None:
+    """Give the log of another plan, which this one goes on from, another name; UsageError where
+    this one does not."""
+    log, *_ = reversed(logs := runlog.files(folder))
+    fresh = [task.name for task in plan.tasks if not task.done]
+    taken = [name for name in fresh if checkpoint.path_of(folder, name).exists()]
+    if taken or (log.exists() and len(fresh) == len(plan.tasks)):
+        held = f"task {taken[0]} of another run" if taken else "the run of another plan"
+        raise UsageError(
+            f"{folder}: holds {held}; give another folder, -o runs/y, or --overwrite to write over "
+            f"it, or plan what that run has left: python -m planner build PROFILE --from {folder} "
+            f"-o rest.json, and then run rest.json -o {folder}"
+        )
+    if log.exists():
+        log.replace(folder / f"log.{len(logs)}.jsonl")
+
+
+def _write_plan(path: Path, data: bytes) -> None:
+    if path.exists() and path.read_bytes() == data:
+        return
+    try:
+        part_of(path).write_bytes(data)
+        part_of(path).replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
