@@ -267,9 +267,10 @@ class _Asked:
         """Its options; the plan's file is read, but not decoded."""
         arguments = self._arguments
         trace, name = arguments.torch_profile, arguments.plan.stem
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # goes on, whatever it had
         return Options(
             folder=_folder(arguments),
-            overwrite=arguments.overwrite,
+            overwrite=arguments.overwrite and not again,
             plan_file=read_bytes(arguments.plan),
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,

@@ -24,6 +24,8 @@ from plans.schema import Task as PlanTask
 from profiles.units import show_bytes
 
 _FEW = 1 << 16  # bytes that are copied when a file is read
+_AGAIN = "copy it again, or train from the begin with --overwrite"
+_WHERE = "give the folder of the run that the plan was built from"
 _WANTED = {"model", "optimizer", "step", "rng", "loss_scale"}
 
 
@@ -142,12 +144,11 @@ def read(path: Path, step: int) -> Saved:
 
     A run that was killed after it had logged a checkpoint and before it had renamed the file left
     it as a part."""
-    content = _stepped(part_of(path), step) if part_of(path).exists() else None
-    content = content or _read(path)
+    part = part_of(path)
+    content = _read(part if part.exists() and is_of(part, step) else path)
     if content["step"] != step:
         raise UsageError(
-            f"{path}: is of step {content['step']}, the plan goes on after {step}; give the folder "
-            "of the run that the plan was built from"
+            f"{path}: is of step {content['step']}, the plan goes on after {step}; {_WHERE}"
         )
     small = tree_map(lambda value: own(value) if _small(value) else value, content)
     return Saved(
@@ -159,12 +160,11 @@ def read(path: Path, step: int) -> Saved:
     )
 
 
-def _stepped(path: Path, step: int) -> dict[str, Any] | None:
-    """The content of a checkpoint of so many steps; None of any other file."""
+def is_of(path: Path, step: int) -> bool:
+    """True for a whole checkpoint of so many steps."""
     with suppress(UsageError):
-        content = _read(path)
-        return content if content["step"] == step else None
-    return None
+        return bool(_read(path)["step"] == step)
+    return False
 
 
 def _small(value: object) -> bool:
@@ -178,24 +178,27 @@ def _read(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as records:
             if damaged := records.testzip():
                 raise UsageError(
-                    f"{path}: is damaged: the checksum of {damaged} is wrong; copy it again, or "
-                    "train from an earlier state"
+                    f"{path}: is damaged: the checksum of {damaged} is wrong; {_AGAIN}"
                 )
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except zipfile.BadZipFile:
-        raise UsageError(f"{path}: is no checkpoint, or only the beginning of one") from None
+        raise UsageError(
+            f"{path}: is no checkpoint, or only the beginning of one; {_AGAIN}"
+        ) from None
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such checkpoint") from None
+        raise UsageError(f"{path}: there is no such checkpoint; {_WHERE}") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; {_WHERE}") from None
     except pickle.UnpicklingError:
         raise UsageError(f"{path}: {_unsafe(path)}") from None
     except UsageError:
         raise
     except Exception as error:  # which one, depends on where a file is damaged
-        raise UsageError(f"{path}: is no checkpoint, or damaged: {one_line(error)}") from None
+        raise UsageError(
+            f"{path}: is no checkpoint, or damaged: {one_line(error)}; {_AGAIN}"
+        ) from None
     if not isinstance(content, dict) or not content.keys() >= _WANTED:
-        raise UsageError(f"{path}: is no checkpoint that a run can go on from")
+        raise UsageError(f"{path}: is no checkpoint that a run can go on from; {_WHERE}")
     return content
 
 
@@ -206,7 +209,7 @@ def _unsafe(path: Path) -> str:
     except Exception:
         names = ""
     if not names:
-        return "is damaged: its index cannot be read; go on from another checkpoint"
+        return f"is damaged: its index cannot be read; {_AGAIN}"
     return (
         f"is not loaded: loading it would run code from it ({names}), and checkpoints hold only "
         "tensors and plain data; go on from one that a run has written"

@@ -32,20 +32,28 @@ PLAN = "plan.json"
 
 
 class RunFolder:
-    """The folder as one run writes it. steps: of the latest state of each task in it."""
+    """The folder as one run of `plan`, or of what is left of it, writes it. Nothing that another
+    run has left changes before the log begins, but for states of tasks that begin on the disk."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: Plan, options: Options) -> None:
         self.path = path
-        self._steps = {task.name: task.done for task in plan.tasks}
+        self._plan, self._options = plan, options
+        left = options.earlier.rest if options.earlier else plan
+        self._steps = {task.name: task.done for task in left.tasks}
+        self._put: set[Path] = set()
         self._log: LogFile | None = None
 
     def begin(self, lines: Sequence[Line]) -> None:
-        """Begin the log with these lines; parts of files that a killed run has left go, but for
-        those that this run goes on from."""
-        self._log = LogFile(self.path / runlog.LOG, lines)
-        for name in self._steps:
-            if checkpoint.path_of(self.path, name).exists():
-                remove(part_of(checkpoint.path_of(self.path, name)))
+        """Begin the log with these lines, once the run has all that it needs to train."""
+        log = self.path / runlog.LOG
+        if self._options.overwrite:
+            self._clear()
+        elif self._options.earlier is None and log.exists():
+            log.replace(self.path / f"log.{len(runlog.files(self.path))}.jsonl")
+        for name, step in self._steps.items():
+            self._finish(checkpoint.path_of(self.path, name), step)
+        _write_plan(self.path / PLAN, self._options.plan_file or pretty(self._plan))
+        self._log = LogFile(log, lines)
 
     def note(self, lines: Sequence[Line], *, sync: bool = False) -> None:
         """Write lines to the log."""
@@ -65,7 +73,7 @@ class RunFolder:
     def put(self, task: HostTask) -> None:
         """Write a task as it begins, which no log knows of."""
         target = checkpoint.path_of(self.path, task.plan.name)
-        checkpoint.put(checkpoint.write_part(target, task, task.plan.done), target)
+        self._put.add(checkpoint.put(checkpoint.write_part(target, task, task.plan.done), target))
 
     def take(self, task: str) -> Saved:
         """The latest state of a task."""
@@ -82,6 +90,21 @@ class RunFolder:
         self.note([CheckpointRecord(task.plan.name, step, at_us)], sync=True)
         checkpoint.put(part, target)
         self._steps[task.plan.name] = step
+
+    def _clear(self) -> None:
+        """Remove what an earlier run has left, but for the states that this one begins with."""
+        paths = {checkpoint.path_of(self.path, name): step for name, step in self._steps.items()}
+        gone = {path for path, step in paths.items() if not step} - self._put
+        for path in (*runlog.files(self.path), *gone):
+            remove(path)
+
+    def _finish(self, target: Path, step: int) -> None:
+        """Give a state that a killed run had logged its name; other parts of files go."""
+        part = part_of(target)
+        if step and checkpoint.is_of(part, step):
+            checkpoint.put(part, target)
+        else:
+            remove(part)
 
     def _elsewhere(self, task: HostTask, step: int) -> str:
         """Write a state that its folder does not take among the system's temporary files."""
@@ -124,42 +147,31 @@ def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
     files = {f"{task.name}.pt": kept_bytes(task) for task in plan.tasks}
     try_folder(folder, files | {PLAN: 0, runlog.LOG: 0})
     with locked(folder / ".lock", "give each run a folder of its own, -o runs/y"):
-        left = options.earlier.rest if options.earlier else plan
-        if options.overwrite:
-            _clear(folder, plan)
-        elif options.earlier is None:
-            _set_aside(folder, plan)
-        _write_plan(folder / PLAN, options.plan_file or pretty(plan))
-        own = RunFolder(folder, left)
+        if not (options.overwrite or options.earlier):
+            _expect_own(folder, plan)
+        own = RunFolder(folder, plan, options)
         try:
             yield own
         finally:
             own.close()
 
 
-def _clear(folder: Path, plan: Plan) -> None:
-    """Remove what an earlier run has left, but for the states that this plan begins with."""
-    begun = {checkpoint.path_of(folder, task.name) for task in plan.tasks if task.done}
-    states = {checkpoint.path_of(folder, task.name) for task in plan.tasks} - begun
-    for path in (*runlog.files(folder), *states, *map(part_of, states)):
-        remove(path)
-
-
-def _set_aside(folder: Path, plan: Plan) -> None:
-    """Give the log of another plan, which this one goes on from, another name; UsageError where
-    this one does not."""
-    log, *_ = reversed(logs := runlog.files(folder))
+def _expect_own(folder: Path, plan: Plan) -> None:
+    """UsageError where the folder holds a run that the plan does not go on with."""
     fresh = [task.name for task in plan.tasks if not task.done]
-    taken = [name for name in fresh if checkpoint.path_of(folder, name).exists()]
-    if taken or (log.exists() and len(fresh) == len(plan.tasks)):
+    taken = [name for name in fresh if _holds(checkpoint.path_of(folder, name))]
+    if taken or ((folder / runlog.LOG).exists() and len(fresh) == len(plan.tasks)):
         held = f"task {taken[0]} of another run" if taken else "the run of another plan"
         raise UsageError(
             f"{folder}: holds {held}; give another folder, -o runs/y, or --overwrite to write over "
             f"it, or plan what that run has left: python -m planner build PROFILE --from {folder} "
             f"-o rest.json, and then run rest.json -o {folder}"
         )
-    if log.exists():
-        log.replace(folder / f"log.{len(logs)}.jsonl")
+
+
+def _holds(path: Path) -> bool:
+    """True if there is a file, and not of a task that a run was to begin when it was killed."""
+    return path.exists() and not checkpoint.is_of(path, 0)
 
 
 def _write_plan(path: Path, data: bytes) -> None:

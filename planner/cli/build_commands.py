@@ -9,12 +9,14 @@ import plans
 from planner.builder import build
 from planner.inputs import options_of, read_problem
 from planner.views import describe, summary
+from plans import runlog
 from profiles.codec import check_target
 
 
 def build_plan(options: argparse.Namespace) -> int:
     """Make, prove and write a plan."""
-    check_target(options.output, *options.profile, *options.corrections, *options.after)
+    logs = [str(log) for run in options.after for log in runlog.files(run)]
+    check_target(options.output, *options.profile, *options.corrections, *logs)
     problem = read_problem(options.profile, options_of(options))
     begun = time.monotonic()
     print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)

@@ -94,7 +94,7 @@ def prepared(folder: Path) -> None:
     for words in (
         ("executor", "profile", f"{TASKS}:two", *devices, "-o", "profile.json"),
         ("planner", "build", "profile.json", *build),
-        ("executor", "run", "plan.json", "-o", "x.jsonl", "--save", "saved"),
+        ("executor", "run", "plan.json", "-o", "x"),
     ):
         if python(folder, "-m", *words).wait():
             sys.exit((folder / "said").read_text())
@@ -109,8 +109,8 @@ class Run:
             (folder / name).symlink_to(known / name)
         self._folder = folder
         start = ("torch.distributed.run", "--nproc-per-node", processes, "--max-restarts", 3)
-        call = ("executor", "run", "plan.json", "-o", "x.jsonl", "--checkpoints", "kept")
-        more = ("--save", "saved", "--stall-seconds", 5)
+        call = ("executor", "run", "plan.json", "-o", "x")
+        more = ("--stall-seconds", 5)
         self.begun = time.monotonic()
         self._agent = python(folder, "-m", *start, "-m", *call, *more, **SLOW)
 
@@ -130,13 +130,12 @@ class Run:
     @property
     def writing(self) -> bool:
         """True while a checkpoint is written."""
-        return any((self._folder / "kept").glob("*.pt.part"))
+        return any((self._folder / "x").glob("*.pt.part"))
 
     def steps(self) -> int:
         """Those in its log, of which lines are counted."""
-        for name in ("x.jsonl", "x.jsonl.part"):
-            with suppress(OSError):
-                return (self._folder / name).read_bytes().count(b'{"type":"step"')
+        with suppress(OSError):
+            return (self._folder / "x" / runlog.LOG).read_bytes().count(b'{"type":"step"')
         return 0
 
     def wait(self, until: Callable[[], object]) -> float:
@@ -174,27 +173,27 @@ class Run:
 
     def restarts(self) -> int:
         with suppress(FormatError):
-            return len(runlog.load(self._folder / "x.jsonl").restarts)
+            return len(runlog.load(self._folder / "x").restarts)
         return 0
 
 
 def differs(folder: Path, known: Path) -> str:
     """What the run has trained otherwise than the one that is known."""
-    logs = [runlog.load(one / "x.jsonl") for one in (known, folder)]
+    logs = [runlog.load(one / "x") for one in (known, folder)]
     found = [
         sorted((s.task, s.step, s.loss) for s in (*log.steps, *log.evaluations)) for log in logs
     ]
     if found[0] != found[1]:
         return "other losses"
-    for file in sorted((known / "saved").glob("*.pt")):
-        if not same(torch.load(file), torch.load(folder / "saved" / file.name)):
+    for file in sorted((known / "x").glob("*.pt")):
+        if not same(torch.load(file), torch.load(folder / "x" / file.name)):
             return f"another {file.name}"
     return ""
 
 
 def undisturbed(folder: Path, known: Path, processes: int) -> Plain:
     run = Run(folder, known, processes)
-    steps = runlog.load(known / "x.jsonl").steps
+    steps = runlog.load(known / "x").steps
     begun = run.wait(lambda: run.processes)
     first = run.wait(run.steps)
     last = run.wait(lambda: run.steps() == len(steps))
@@ -290,7 +289,7 @@ def main() -> None:
         known = folder / "known"
         known.mkdir()
         prepared(known)
-        steps = len(runlog.load(known / "x.jsonl").steps)
+        steps = len(runlog.load(known / "x").steps)
         plain = {n: undisturbed(folder / f"plain{n}", known, n) for n in PROCESSES}
         print(plain, file=sys.stderr)
         for number, case in enumerate(cases(options.kills, options.seed)):

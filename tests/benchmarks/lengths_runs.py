@@ -238,9 +238,8 @@ def true_steps(plan: Plan, path: Path, profile: Path) -> list[float]:
 
 def ran(output: Path, steps: Sequence[int], folder: Path) -> float:
     """A step of a run over what is planned for it: the median of all but the first ones."""
-    log = folder / "run.jsonl"
-    called("run", output, "-o", log, "--overwrite")
-    ends = [line.at_us for line in runlog.load(log).steps]
+    called("run", output, "-o", folder / "run", "--overwrite")
+    ends = [line.at_us for line in runlog.load(folder / "run").steps]
     took = [after - before for before, after in pairwise(ends)]
     return median(us / plan for us, plan in list(zip(took, steps[1:], strict=True))[WARM - 1 :])
 

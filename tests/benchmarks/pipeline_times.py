@@ -130,15 +130,15 @@ def rows(profile: Profile, steps: int, processes: int) -> Iterator[Row]:
             plans.save(folder / f"{number}.json", plan)
         if processes > 1:
             begun = _processor_s()
-            calls = [["run", f"{n}.json", "-o", f"{n}.jsonl"] for n in range(len(made))]
+            calls = [["run", f"{n}.json", "-o", f"{n}"] for n in range(len(made))]
             together(processes, folder, *calls)
             spent = (_processor_s() - begun) / len(made)
         for number, (layout, plan) in enumerate(made.items()):
             if processes == 1:
                 begun = _processor_s()
-                run(plan, [task], Options(log=folder / f"{number}.jsonl"))
+                run(plan, [task], Options(folder=folder / f"{number}"))
                 spent = _processor_s() - begun
-            yield row(layout, plan, runlog.load(folder / f"{number}.jsonl"), spent)
+            yield row(layout, plan, runlog.load(folder / f"{number}"), spent)
 
 
 def row(name: str, plan: Plan, log: runlog.RunLog, processor_s: float) -> Row:

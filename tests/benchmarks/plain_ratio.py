@@ -104,9 +104,8 @@ def slow_host(task: TaskProfile) -> TaskProfile:
 def replayed(plan: Plan, tasks: list[Task]) -> list[float]:
     """Seconds of each step after the first, which is metered, and the second, which is warm-up."""
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "x.jsonl"
-        run(plan, tasks, Options(log=log))
-        ends = [record.at_us for record in runlog.load(log).steps]
+        run(plan, tasks, Options(folder=Path(folder)))
+        ends = [record.at_us for record in runlog.load(folder).steps]
     return [(b - a) / 1e6 for a, b in pairwise(ends[1:])]
 
 

@@ -110,12 +110,12 @@ def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
         return None
     found = []
     with TemporaryDirectory() as folder, nothing_to_do():
-        asked = Asked(plan, tasks_for(plan), Options(log=Path(folder) / "run.jsonl"))
+        asked = Asked(plan, tasks_for(plan), Options(folder=Path(folder)))
 
         def finish(given: processes.Given, train: processes.Train) -> int:
             start = time.perf_counter()
             train(*given)
-            found.append((time.perf_counter() - start, runlog.load(folder + "/run.jsonl")))
+            found.append((time.perf_counter() - start, runlog.load(folder)))
             return 0
 
         given = asked.given(lambda *_: None)

@@ -97,9 +97,8 @@ class Setting:
     def run(self, plan: Plan, *, serial: bool = False) -> tuple[int, runlog.RunLog]:
         """How long a run of the plan lasts, and its log."""
         with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "run.jsonl"
-            options = RunOptions(log=log, plan_sha256=HASH, serial_copies=serial)
-            return run(plan, load(self.ref)[0], options).actual_us, runlog.load(log)
+            options = RunOptions(folder=Path(folder), serial_copies=serial)
+            return run(plan, load(self.ref)[0], options).actual_us, runlog.load(folder)
 
 
 class Row(NamedTuple):

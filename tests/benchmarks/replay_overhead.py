@@ -55,11 +55,10 @@ def measure(name: str, rounds: int) -> tuple[str, int, float, float]:
     plan = lasting(fit(handmade.PLANS[name](), tasks), rounds)
     count = rounds * len(plan.programs[0].round)
     with TemporaryDirectory() as folder, nothing_to_do():
-        log = Path(folder) / "run.jsonl"
         start = time.perf_counter()
-        run(plan, tasks, Options(log=log))
+        run(plan, tasks, Options(folder=Path(folder)))
         spent = time.perf_counter() - start
-        read = runlog.load(log)
+        read = runlog.load(folder)
     gaps: list[int] = []
     streams = {op.id: op.stream for op in plan.programs[0].round}
     last: dict[str, int] = {}

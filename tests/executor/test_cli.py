@@ -69,33 +69,34 @@ def store(made: Plan, ref: str) -> Plan:
 
 
 def test_a_run(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sound plan runs, says how it went and leaves its log in runs/."""
+    """A sound plan runs, says how it went and leaves its folder in runs/."""
     assert main(["run", "plan.json"]) == 0
     captured = capsys.readouterr()
     assert "first loss" in captured.out
-    assert "log: runs/plan.jsonl" in captured.out
-    log = runlog.load("runs/plan.jsonl")
+    assert "saved: runs/plan/ a.pt, log.jsonl" in captured.out
+    log = runlog.load("runs/plan")
     assert log.header.plan_sha256 == plans.sha256(Path("plan.json").read_bytes())
     assert captured.err == ""
 
 
 def test_json_and_checkpoint(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     """The result as JSON, and a checkpoint that an ordinary model and loop can load."""
-    assert main(["run", "plan.json", "--json", "--save", "saved", "-o", "x.jsonl"]) == 0
+    assert main(["run", "plan.json", "--json", "-o", "x"]) == 0
     result = json.loads(capsys.readouterr().out)
     task = load("work.py:tasks")[0][0]
     plain = train(task, plan.tasks[0].microbatches)
     assert result["tasks"][0]["last_loss"] == plain.losses[-1]
-    assert result["saved"] == ["saved/a.pt"]
-    checkpoint = torch.load("saved/a.pt")
+    assert result["folder"] == "x"
+    checkpoint = torch.load("x/a.pt")
     model = task.model()
     model.load_state_dict(checkpoint["model"])
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, plain.params[name])
         assert torch.equal(checkpoint["optimizer"][name]["exp_avg"], plain.state[name]["exp_avg"])
     assert checkpoint["step"] == task.steps
-    assert Path("saved/a.pt").stat().st_size < 2 * plan.host.bytes
-    assert [path.name for path in Path("saved").iterdir()] == ["a.pt"]
+    assert Path("x/a.pt").stat().st_size < 2 * plan.host.bytes
+    assert {path.name for path in Path("x").iterdir()} == {"plan.json", "log.jsonl", "a.pt"}
+    assert Path("x/plan.json").read_bytes() == Path("plan.json").read_bytes()
 
 
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,12 +109,12 @@ def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> N
     assert changed != text
     Path("work.py").write_text(changed)
     capsys.readouterr()
-    assert main(["run", "plan.json", "--save", "saved"]) == 2
+    assert main(["run", "plan.json", "-o", "other"]) == 2
     err = capsys.readouterr().err
     assert f"{plan.tasks[0].workload.sha256[:12]}… in the plan); profile and build again" in err
     assert "--trust-workload" in err
-    assert not list(Path("saved").glob("*.pt"))
-    assert main(["run", "plan.json", "--trust-workload"]) == 0
+    assert not Path("other").exists()
+    assert main(["run", "plan.json", "-o", "other", "--trust-workload"]) == 0
     assert "it is trusted" in capsys.readouterr().err
 
 
@@ -192,12 +193,11 @@ def test_a_stuck_layer_does_not_hold_the_process(asleep: Callable[..., BaseProce
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("options", [(), ("--checkpoints", "kept")], ids=["", "kept"])
 def test_a_second_signal_ends_the_process(
-    kind: signal.Signals, options: tuple[str, ...], asleep: Callable[..., BaseProcess]
+    kind: signal.Signals, asleep: Callable[..., BaseProcess]
 ) -> None:
     """With the code of the signal, and the log says where it was; the first one lets rounds end."""
-    process = asleep(*options)
+    process = asleep()
     assert process.pid is not None
     os.kill(process.pid, kind)
     time.sleep(0.5)
@@ -205,11 +205,9 @@ def test_a_second_signal_ends_the_process(
     os.kill(process.pid, kind)
     err = said(process)
     assert process.exitcode == 128 + kind
-    assert err.startswith(f"{kind.name}: tasks end their rounds and are kept in ")
+    assert err.startswith(f"{kind.name}: tasks end their rounds and are kept in runs/plan; ")
     assert "error: interrupted in a.s0.F0 runs on 0.compute" in err
-    assert ("nothing is kept" in err) == (not options)
-    assert not Path("runs/plan.checkpoints").exists()
-    end = runlog.load("runs/plan.jsonl").end
+    end = runlog.load("runs/plan").end
     assert end is not None
     assert end.status == "interrupted"
 

@@ -43,7 +43,7 @@ from support.device_ways import (
 from support.fit import later
 from support.pauses import pausing
 from support.plain import train
-from support.same import added_as, assert_same, goes_on, shares_of
+from support.same import added_as, assert_same, goes_on, shares_of, step_in
 from support.slabs import bound
 
 from executor import run
@@ -152,15 +152,15 @@ def test_serial_copies_give_the_same_bits() -> None:
 
 def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
     """Every op of every round is in the log, sends among them, and a loss for each step."""
-    case, log = dropping(), tmp_path / "x.jsonl"
+    case = dropping()
     way = case.way(layout(2, 2))
     plan = case.planned(way)
-    run(plan, [case.task], Options(log=log))
-    ops = list(happened(plan, runlog.load(log)))
+    run(plan, [case.task], Options(folder=tmp_path))
+    ops = list(happened(plan, runlog.load(tmp_path)))
     (program,) = plan.programs
     assert len(ops) == len(program.enter) + 2 * len(program.round) + len(program.leave)
     assert {"0.p2p", "3.p2p"} <= {op.stream for op in ops}
-    assert [line.step for line in runlog.load(log).steps] == [0, 1]
+    assert [line.step for line in runlog.load(tmp_path).steps] == [0, 1]
 
 
 @pytest.mark.parametrize("feature", ["masters", "scaled"])
@@ -187,15 +187,13 @@ def test_a_signal_ends_all_devices_behind_the_same_round(tmp_path: Path) -> None
     task = replace(case.task, steps=9)
     way = case.way(layout(2, 1), KEPT)
     plan = later(case.planned(way), 0, 9)
-    log, folder = tmp_path / "x.jsonl", tmp_path / "kept"
     with pytest.raises(InterruptedRun):
-        run(plan, [replace(task, data=data)], Options(log=log, checkpoints=folder))
-    (kept,) = folder.iterdir()
-    done = int(kept.stem.partition("-")[2])
-    losses = [line.loss for line in runlog.load(log).steps]
+        run(plan, [replace(task, data=data)], Options(folder=tmp_path))
+    done = step_in(tmp_path)
+    losses = [line.loss for line in runlog.load(tmp_path).steps]
     assert len(losses) == done
     assert 0 < done < 9
-    rest = run(later(plan, done, 9 - done), [task], Options(resume=folder))
+    rest = run(later(plan, done, 9 - done), [task], Options(folder=tmp_path))
     plain = train(task, MICROBATCHES, shares=shares_of(plan, task))
     assert losses + rest.losses["a"] == plain.losses
     left = plain._replace(losses=plain.losses[done:])

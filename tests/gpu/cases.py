@@ -172,10 +172,10 @@ def _taxes(bench: Bench, model: str, step_us: int) -> Figures:
 def prediction(bench: Bench, model: str, gib: int) -> Figures:
     """How honest the plan was; more memory than planned is a failure."""
     ran = replayed(bench, model, gib)
-    plan, log = bench.file("plans", f"{model}-{gib}.json"), bench.file("runs", f"{model}-{gib}")
+    plan, folder = bench.file("plans", f"{model}-{gib}.json"), bench.file("runs", f"{model}-{gib}")
     if not tools.has_planner():
         raise Skip("comparing needs the planner's packages")
-    found = tools.compare(bench, plan, log.with_suffix(".jsonl"))
+    found = tools.compare(bench, plan, folder)
     peaks = found["peak_bytes"]
     if any(a > p for a, p in zip(peaks["actual"], peaks["predicted"], strict=True)):
         raise Trouble(f"took {peaks['actual']} bytes, planned were {peaks['predicted']}")

@@ -62,7 +62,7 @@ def test_the_cheapest_cases_end_in_a_table_and_json(
     assert found["machine"]["versions"]["torch"] == torch.__version__
     assert found["cases"][0]["figures"]["bitwise"] is True
     assert found["cases"][1]["figures"]["peak_share"] <= 1
-    for path in ("profiles/1b3.json", "plans/1b3-16.json", "runs/1b3-16.jsonl", "suite.txt"):
+    for path in ("profiles/1b3.json", "plans/1b3-16.json", "runs/1b3-16/log.jsonl", "suite.txt"):
         assert (tmp_path / path).exists()
 
 
@@ -275,9 +275,8 @@ def test_the_median_step_leaves_out_the_metered_round(tmp_path: Path) -> None:
     """The first difference holds the end of the first round."""
     ends = (500, 900, 1000, 1102, 1200)
     lines = [{"type": "op", "op": "a.s0.F0"}, *({"type": "step", "at_us": us} for us in ends)]
-    log = tmp_path / "x.jsonl"
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert tools.step_us(log) == 100
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tools.step_us(tmp_path) == 100
 
 
 def test_the_machine_is_described_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,31 +263,32 @@ def build(bench: Bench, work: Workload, budgets: Mapping[str, int], wanted: str)
 
 
 def run(bench: Bench, work: Workload, plan: Path, *, serial: bool = False) -> dict[str, Any]:
-    """Replay the plan once: what `run --json` says, and `log` and `step_us` with it."""
+    """Replay the plan once: what `run --json` says, and `step_us` with it."""
     name = f"{plan.stem}{'-serial' if serial else ''}"
-    log, result = bench.file("runs", f"{name}.jsonl"), bench.file("runs", f"{name}.json")
+    folder, result = bench.file("runs", name), bench.file("runs", f"{name}.json")
     if not result.exists():
-        command = ["-m", "executor", "run", plan, "-o", log, "--json"]
+        command = ["-m", "tests.gpu.stateless", "run", plan, "-o", folder, "--json"]
         command += ["--serial-copies"] if serial else []
         done = succeeded(python(bench, command, work.settings, f"run-{name}"), f"run-{name}")
-        found = last_json(done, f"run-{name}") | {"step_us": step_us(log)}
+        found = last_json(done, f"run-{name}") | {"step_us": step_us(folder)}
         result.write_text(json.dumps(found, indent=1))
     content: dict[str, Any] = json.loads(result.read_text())
     return content
 
 
-def step_us(log: Path) -> int:
+def step_us(folder: Path) -> int:
     """Median time of a step, without the first round, which is metered, where there are enough."""
-    records = [json.loads(line) for line in log.read_text().splitlines() if '"step"' in line]
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if '"step"' in line]
     ends = sorted(record["at_us"] for record in records if record["type"] == "step")
     spans: list[int] = [b - a for a, b in pairwise(ends)]
     if not spans:
-        raise Trouble(f"{log.name}: fewer than two steps")
+        raise Trouble(f"{folder.name}: fewer than two steps")
     return round(statistics.median(spans[1:] or spans))
 
 
-def compare(bench: Bench, plan: Path, log: Path) -> dict[str, Any]:
+def compare(bench: Bench, plan: Path, folder: Path) -> dict[str, Any]:
     """What `planner compare --json` says."""
     name = f"compare-{plan.stem}"
-    command = ["-m", "planner", "compare", plan, log, "--json"]
+    command = ["-m", "planner", "compare", plan, folder, "--json"]
     return last_json(succeeded(python(bench, command, {}, name), name), name)

@@ -86,11 +86,16 @@ def goes_on(
     other: Plan | None = None,
     step: int = 1,
 ) -> None:
-    """A few steps, a checkpoint, and the others from there, maybe by another plan, have the bits of
+    """A few steps in a folder, and the others from there, maybe by another plan, have the bits of
     one plain loop."""
-    first = run(later(plan, 0, step), tasks, Options(checkpoints=folder))
+    first = run(later(plan, 0, step), tasks, Options(folder=folder))
     rest = later(other or plan, step, tasks[0].steps - step)
-    assert_same(plan, tasks, run(rest, tasks, Options(resume=folder)), oracle, [first])
+    assert_same(plan, tasks, run(rest, tasks, Options(folder=folder)), oracle, [first])
+
+
+def step_in(folder: Path, task: str = "a") -> int:
+    """The steps that the task's state in a run's folder is of."""
+    return int(torch.load(folder / f"{task}.pt")["step"])
 
 
 def same(one: object, two: object) -> bool:

@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec import structs
 from support.forked import ended, started, torchrun
 from support.pauses import pausing
 from support.retime import foretold
+from torch import Tensor
 
 from executor import processes
 from executor.driver import Options, Result
 from executor.errors import text_of
-from executor.records.manifest import manifest_of
 from executor.workload.task import Task
 from plans.order import waiting
 from plans.schema import Plan
+from profiles.codec import sha256
 
 _LOOK_S, _LATE_S = 0.02, 100  # between two looks for a job; that one may be late
 
@@ -67,12 +69,9 @@ def done(job: Job, folder: Path) -> Bits:
     knows that. The job keeps its files in the folder."""
     found: Bits = {}
     for number, plan in enumerate(job.plans):
-        options = replace(job.options, plan_sha256="0" * 64)
-        if len(job.plans) > 1:
-            here, before = folder / f"{number}", folder / f"{number - 1}"
-            options = replace(options, checkpoints=here, resume=before)
-        if waiting(plan) and not options.checkpoints:
-            options = replace(options, checkpoints=folder / f"disk-{number}")
+        options = job.options
+        if len(job.plans) > 1 or waiting(plan):
+            options = replace(options, folder=folder)
         with pytest.MonkeyPatch.context() as patched:
             if job.pauses_us:
                 pausing(patched, number, job.pauses_us)
@@ -134,8 +133,20 @@ def _left(plan: Plan, result: Result, number: int) -> Bits:
                 "loss scale": host.loss_scale,
                 "settings": host.settings(),
             }
-            found[f"state of {task.name}"] = manifest_of(content)
+            found[f"state of {task.name}"] = _printed(content)
     return {f"{name} {number}": value for name, value in found.items()}
+
+
+def _printed(value: object) -> Any:
+    """Nested data as JSON has it, with hashes for tensors."""
+    if isinstance(value, Mapping):
+        return {str(key): _printed(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printed(one) for one in value]
+    if not isinstance(value, Tensor):
+        return repr(value)
+    bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f"{value.dtype} {list(value.shape)} {sha256(bits)}"
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

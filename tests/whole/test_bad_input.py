@@ -76,7 +76,7 @@ def bad_rate(): return task(optimizer=partial(AdamW, lr=-1))
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with work.py, profile.json, plan.json and run.jsonl, made once."""
+    """A folder with work.py, profile.json, plan.json and the run's folder x, made once."""
     folder = tmp_path_factory.mktemp("made")
     before = Path.cwd()
     os.chdir(folder)
@@ -84,7 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("work.py").write_text(WORK)
         profile("work.py:tasks", "profile.json")
         succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *LITTLE))
-        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
+        succeeded(executor_cli("run", "plan.json", "-o", "x"))
     finally:
         os.chdir(before)
     return folder
@@ -138,7 +138,7 @@ ANY_FILE: dict[str, tuple[Broken, str]] = {
     "null": (lambda _: b"null", "Expected `object`, got `null`"),
     "two documents": (lambda good: Path(good).read_bytes() * 2, "trailing characters"),
     "deep": (lambda _: b'{"a":' * 100_000, "nested too deeply"),
-    "log": (lambda _: Path("run.jsonl").read_bytes(), "trailing characters"),
+    "log": (lambda _: Path("x/log.jsonl").read_bytes(), "trailing characters"),
     "unknown field": (at("x", value=1), "unknown field `x`"),
     "no format": (at("format", value=None), "format is None"),
     "new version": (at("version", value=2), "version 2 is not supported"),
@@ -195,7 +195,7 @@ PLANS: dict[str, tuple[Broken, str]] = {
     "an op name": (at(*ROUND, "id", value="a"), "programs[0].round[0].id"),
     "digits": (at(*ROUND, "id", value=f"a.s{'9' * 5000}.F0"), "length <= 512 - at `$.programs[0]"),
     "profile": (lambda _: Path("profile.json").read_bytes(), "not a plan file"),
-    "a log": (lambda _: Path("run.jsonl").read_bytes(), "not a plan file"),
+    "a log": (lambda _: Path("x/log.jsonl").read_bytes(), "not a plan file"),
 }
 
 
@@ -205,8 +205,8 @@ def readers(plan: str) -> list[Answer]:
         planner_cli("check", plan),
         planner_cli("show", plan, "--gantt", "new.png"),
         planner_cli("show", plan, "--trace", "new.json"),
-        planner_cli("compare", plan, "run.jsonl", "--trace", "new.json"),
-        executor_cli("run", plan, "-o", "new.jsonl"),
+        planner_cli("compare", plan, "x", "--trace", "new.json"),
+        executor_cli("run", plan, "-o", "new"),
     ]
 
 
@@ -262,14 +262,14 @@ def test_an_unsound_plan(case: str) -> None:
 )
 def test_a_log_with_a_bad_line(line: bytes, text: str) -> None:
     """A line that is no record, or of an op that the plan does not have, is named."""
-    header, *rest = Path("run.jsonl").read_bytes().splitlines()
+    header, *rest = Path("x/log.jsonl").read_bytes().splitlines()
     Path("bad.jsonl").write_bytes(b"\n".join([header, line, *rest]))
     with nothing_written():
         answer = planner_cli("compare", "plan.json", "bad.jsonl", "--trace", "new.json")
     refused(answer, 2, text)
 
 
-@pytest.mark.parametrize("file", ["profile.json", "work.py", "missing.jsonl", "."])
+@pytest.mark.parametrize("file", ["profile.json", "work.py", "missing"])
 def test_a_log_that_is_none(file: str) -> None:
     """Another file, a missing one or a folder in place of a log is refused by its name."""
     with nothing_written():
@@ -294,7 +294,7 @@ def test_a_wrong_fact_of_the_model(field: str, value: int, size: int, text: str)
         if shard[field] or field == "rng_draws":
             shard[field] = value
     Path("wrong.json").write_text(json.dumps(plan))
-    answer = executor_cli("run", "wrong.json", "-o", "new.jsonl")
+    answer = executor_cli("run", "wrong.json", "-o", "new")
     refused(answer, 1, text)
     assert "a.s0." in answer.err
     assert "in round 0" in answer.err
@@ -303,7 +303,7 @@ def test_a_wrong_fact_of_the_model(field: str, value: int, size: int, text: str)
 def test_a_plan_without_its_profile() -> None:
     """A plan holds all that a run needs: its profile may be gone."""
     Path("profile.json").unlink()
-    succeeded(executor_cli("run", "plan.json", "-o", "new.jsonl"))
+    succeeded(executor_cli("run", "plan.json", "-o", "new"))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_the_smallest_budget(policy: str) -> None:
         answer = planner_cli("build", "profile.json", *options, "--device-memory", need - 1)
     refused(answer, 3, f"smallest --device-memory that would do: {need}")
     succeeded(planner_cli("build", "profile.json", *options, "--device-memory", need))
-    succeeded(executor_cli("run", "new.json", "-o", "new.jsonl"))
+    succeeded(executor_cli("run", "new.json", "-o", "new"))
 
 
 def test_too_little_time() -> None:
@@ -374,7 +374,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "--host-memory": ("0",),
         "--device": ("tpu",),
     },
-    "run plan.json -o new.jsonl": {"--stall-seconds": ("0", "-1", "nan", "inf", "x")},
+    "run plan.json -o new": {"--stall-seconds": ("0", "-1", "nan", "inf", "x")},
 }
 
 
@@ -398,9 +398,8 @@ def writers(output: str) -> list[Answer]:
     return [
         executor_cli("profile", "work.py:tasks", *arguments, "-o", output),
         planner_cli("build", "profile.json", "-o", output),
-        executor_cli("run", "plan.json", "-o", output),
         planner_cli("show", "plan.json", "--trace", output),
-        planner_cli("compare", "plan.json", "run.jsonl", "--trace", output),
+        planner_cli("compare", "plan.json", "x", "--trace", output),
         planner_cli("show", "plan.json", "--gantt", output),
     ]
 
@@ -439,11 +438,9 @@ def test_an_output_that_is_an_input() -> None:
     """No command overwrites what it reads."""
     commands: list[tuple[Callable[..., Answer], str]] = [
         (planner_cli, "build profile.json -o profile.json"),
-        (planner_cli, "build profile.json --from run.jsonl -o run.jsonl"),
+        (planner_cli, "build profile.json --from x -o x/log.jsonl"),
         (planner_cli, "show plan.json --trace ./plan.json"),
-        (planner_cli, "compare plan.json run.jsonl --trace run.jsonl"),
-        (executor_cli, "run plan.json -o plan.json"),
-        (executor_cli, "run plan.json -o work.py"),
+        (planner_cli, "compare plan.json x --trace x/log.jsonl"),
         (executor_cli, "profile work.py:tasks --device-memory 1MiB -o work.py"),
     ]
     with nothing_written():
@@ -469,15 +466,16 @@ def test_a_picture_of_an_unknown_kind(name: str) -> None:
     """The name of a picture says its kind, one of three."""
     with nothing_written():
         shown = planner_cli("show", "plan.json", "--gantt", name)
-        compared = planner_cli("compare", "plan.json", "run.jsonl", "--gantt", name)
+        compared = planner_cli("compare", "plan.json", "x", "--gantt", name)
     for answer in (shown, compared):
         refused(answer, 2, "the name of a picture ends in .png, .svg, .pdf")
 
 
-def test_a_bad_folder_to_save_in() -> None:
+@pytest.mark.parametrize("output", ["work.py/x", "work.py", "plan.json", "x" * 300, "/proc/x"])
+def test_a_bad_folder_to_run_in(output: str) -> None:
     """A folder that cannot be made is refused before the run."""
     with nothing_written():
-        answer = executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "work.py/x")
+        answer = executor_cli("run", "plan.json", "-o", output)
     refused(answer, 2, "cannot be made")
 
 
@@ -496,7 +494,7 @@ def shell(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
     [
         "$planner show plan.json --trace new.json | true",
         "$planner build profile.json -o new.json --json | true",
-        "$executor run plan.json -o new.jsonl | true",
+        "$executor run plan.json -o new | true",
     ],
 )
 def test_a_reader_that_went_away(command: str) -> None:
@@ -508,9 +506,7 @@ def test_a_reader_that_went_away(command: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is full")
-@pytest.mark.parametrize(
-    "command", ["$planner show plan.json", "$executor run plan.json -o new.jsonl"]
-)
+@pytest.mark.parametrize("command", ["$planner show plan.json", "$executor run plan.json -o new"])
 def test_an_output_that_takes_nothing(command: str) -> None:
     """Results that nobody can receive are an error of one line."""
     done = shell(f"{command} > /dev/full")

@@ -48,12 +48,12 @@ def trained(ref: str, *options: object) -> plans.Plan:
         room = ("--device-memory", smallest_budget("profile.json"))
         succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *room))
         succeeded(planner_cli("check", "plan.json"))
-        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "models"))
+        succeeded(executor_cli("run", "plan.json", "-o", "x"))
     plan = plans.load("plan.json")
     ((task,), _), (planned,) = load(plan.tasks[0].workload.ref), plan.tasks
-    plain, log = train(task, planned.microbatches), runlog.load("run.jsonl")
+    plain, log = train(task, planned.microbatches), runlog.load("x")
     assert [s.loss for s in sorted(log.steps, key=lambda s: s.step)] == plain.losses
-    assert_saved(f"models/{task.name}.pt", plain)
+    assert_saved(f"x/{task.name}.pt", plain)
     return plan
 
 
@@ -62,7 +62,7 @@ def test_the_model_of_the_readme() -> None:
     Path("my.py").write_text(snippet())
     plan = trained("my.py:tasks")
     assert len(plan.tasks[0].shards) > 1
-    evaluations = runlog.load("run.jsonl").evaluations
+    evaluations = runlog.load("x").evaluations
     assert sorted(found.step for found in evaluations) == [2, 4]
     explained = succeeded(executor_cli("profile", "my.py:tasks", "--explain"))
     assert "GPT2Block" in explained.out

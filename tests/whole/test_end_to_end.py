@@ -33,10 +33,10 @@ def test_the_commands_of_the_readme(
     assert planner.main(["check", "plan.json"]) == 0
     shown = ["--gantt", "plan.png", "--trace", "trace.json"]
     assert planner.main(["show", "plan.json", *shown]) == 0
-    assert executor.main(["run", "plan.json", "-o", "run.jsonl", "--save", "models"]) == 0
+    assert executor.main(["run", "plan.json", "-o", "x"]) == 0
     capsys.readouterr()
     drawn = ["--gantt", "both.png", "--trace", "both.json"]
-    assert planner.main(["compare", "plan.json", "run.jsonl", "--json", *drawn]) == 0
+    assert planner.main(["compare", "plan.json", "x", "--json", *drawn]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert {
         "makespan_us", "lower_bound_us", "lower_bound_name", "gap", "exposed_copy_us",
@@ -46,7 +46,7 @@ def test_the_commands_of_the_readme(
         "predicted_us", "actual_us", "makespan_error", "median_op_error", "tasks", "peak_bytes"
     } <= compared.keys()  # fmt: skip
     assert compared["predicted_us"] == built["makespan_us"]
-    for name in ("plan.png", "trace.json", "both.png", "both.json", "models/tiny-1.pt"):
+    for name in ("plan.png", "trace.json", "both.png", "both.json", "x/tiny-1.pt"):
         assert (tmp_path / name).stat().st_size > 0
     for task, planned in zip(bytes_lm.tiny(), plans.load("plan.json").tasks, strict=True):
-        assert_saved(f"models/{task.name}.pt", train(task, planned.microbatches))
+        assert_saved(f"x/{task.name}.pt", train(task, planned.microbatches))

@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -177,12 +178,12 @@ def test_evaluations_have_the_bits_of_a_plain_loop() -> None:
     """In every precision, with dropout and BatchNorm, on two devices in turn; training ends with
     the bits of a loop that never evaluates."""
     plan = built("precise", "--devices", "2", "--segment-steps", "2", "--device-memory", "64KiB")
-    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "."))
+    succeeded(executor_cli("run", "plan.json", "-o", "x"))
     for task, planned in zip(precise(), plan.tasks, strict=True):
         never = train(replace(task, evaluate=None), planned.microbatches)
-        assert_saved(f"{task.name}.pt", never)
+        assert_saved(f"x/{task.name}.pt", never)
         known = train(task, planned.microbatches).val_losses
-        assert vals("run.jsonl", task.name) == known, task.name
+        assert vals("x", task.name) == known, task.name
         assert sorted(known) == ([2, 4] if task.evaluate else [])
 
 
@@ -191,45 +192,45 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation() -> None:
     when a signal came in the middle of it."""
     plan = built("long")
     judged = replace(long()[0], evaluate=Evaluation(EVERY, interrupting, BATCHES))
-    with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; to go on: python -m"):
-        run(plan, [judged, long()[1]], Options(log=Path("cut.jsonl"), checkpoints=Path("cut")))
-    assert vals("cut.jsonl") == {}
+    with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; the same command goes on"):
+        run(plan, [judged, long()[1]], Options(folder=Path("cut")))
+    assert vals("cut") == {}
     rule = ("--stop", "plain:loss>0@1", "--stop", "judged:val_loss>0@4")
-    succeeded(executor_cli("run", "plan.json", "-o", "a.jsonl", "--checkpoints", "kept", *rule))
-    assert sorted(vals("a.jsonl")) == [2, 4]
-    lines = Path("a.jsonl").read_bytes().splitlines(keepends=True)
+    succeeded(executor_cli("run", "plan.json", "-o", "had", *rule))
+    assert sorted(vals("had")) == [2, 4]
+    shutil.copytree("had", "lost")
+    lines = Path("had", runlog.LOG).read_bytes().splitlines(keepends=True)
     ended = [line for line in lines if b'"stop"' not in line and b'"end"' not in line]
-    Path("had.jsonl").write_bytes(b"".join(ended))
+    Path("had", runlog.LOG).write_bytes(b"".join(ended))
     without = [line for line in ended if not (b'"evaluation"' in line and b'"step":4' in line)]
-    Path("lost.jsonl").write_bytes(b"".join(without))
+    Path("lost", runlog.LOG).write_bytes(b"".join(without))
     whole = train(long()[0], plans.load("plan.json").tasks[0].microbatches).val_losses
-    rest = ("had", "kept", [6, 8]), ("lost", "kept", [4, 6, 8]), ("cut", "cut", [2, 4, 6, 8])
-    for log, kept, due in rest:
+    for folder, due in (("had", [6, 8]), ("lost", [4, 6, 8]), ("cut", [2, 4, 6, 8])):
         budget = ("--device-memory", smallest_budget("profile.json"))
-        build = ("build", "profile.json", "--from", f"{log}.jsonl", "-o", "rest.json", *budget)
+        build = ("build", "profile.json", "--from", folder, "-o", "rest.json", *budget)
         succeeded(planner_cli(*build))
         succeeded(planner_cli("check", "rest.json"))
-        succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", kept))
-        assert vals("rest.jsonl") == {step: whole[step] for step in due}
+        succeeded(executor_cli("run", "rest.json", "-o", folder))
+        assert vals(folder) == {step: whole[step] for step in due}
 
 
 def test_a_rule_about_evaluations_frees_the_device() -> None:
     """It looks at the latest evaluation, also where a segment ends between two."""
     built("long", "--segment-steps", "1")
     for rule, last in (("val_loss>0@2", 2), ("judged:val_loss>0@5", 5), ("val_loss<0@2", 9)):
-        succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--stop", rule))
-        log = runlog.load("run.jsonl")
+        succeeded(executor_cli("run", "plan.json", "-o", "x", "--overwrite", "--stop", rule))
+        log = runlog.load("x")
         stops = {stop.task: (stop.step, stop.rule) for stop in log.stops}
         assert stops == ({"judged": (last, rule)} if last < 9 else {})
         steps = {
             task: [s.step for s in log.steps if s.task == task] for task in ("judged", "plain")
         }
         assert steps == {"judged": [*range(last)], "plain": [*range(9)]}
-        assert sorted(vals("run.jsonl")) == [*range(EVERY, last + 1, EVERY)]
+        assert sorted(vals("x")) == [*range(EVERY, last + 1, EVERY)]
     refused(executor_cli("run", "plan.json", "--stop", "plain:val_loss>1@1"), 2, "evaluate task")
-    answer = succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--json"))
+    answer = succeeded(executor_cli("run", "plan.json", "-o", "x", "--overwrite", "--json"))
     told = {task["task"]: task["val_losses"] for task in json.loads(answer.out)["tasks"]}
-    assert told["judged"] == [{"step": s, "loss": loss} for s, loss in vals("run.jsonl").items()]
+    assert told["judged"] == [{"step": s, "loss": loss} for s, loss in vals("x").items()]
     assert told["plain"] == []
 
 
@@ -252,14 +253,14 @@ def test_what_cannot_be_evaluated_is_refused(workload: str, told: str, tmp_path:
 def test_a_model_may_do_something_else_in_eval_mode() -> None:
     """Also between its layers, where its own code runs."""
     plan = built("looped")
-    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl"))
-    assert vals("run.jsonl") == train(looped()[0], plan.tasks[0].microbatches).val_losses
+    succeeded(executor_cli("run", "plan.json", "-o", "x"))
+    assert vals("x") == train(looped()[0], plan.tasks[0].microbatches).val_losses
 
 
 def test_batches_that_are_missing_are_named() -> None:
     """By their number in the evaluation."""
     built("one_missing")
-    answer = executor_cli("run", "plan.json", "-o", "run.jsonl")
+    answer = executor_cli("run", "plan.json", "-o", "x")
     assert answer.code == 1
     assert "task judged: evaluation data(1): IndexError" in answer.err
 

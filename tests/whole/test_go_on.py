@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -11,13 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from support import chains
 from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, refused, smallest_budget, succeeded
 from support.forked import ended, started
-from support.plain import train
-from support.same import assert_saved
+from support.plain import Plain, train
+from support.same import assert_saved, step_in
 from torch import Tensor
 
 import plans
@@ -45,34 +45,38 @@ def long() -> list[Task]:
     return tasks(8)
 
 
-def test_training_goes_on_from_a_log() -> None:
-    """Planned from the log, resumed from the checkpoints: the bits of one long plain loop."""
+def plain_of(task: Task, *parts: plans.Plan) -> Plain:
+    """What a plain loop trains in the microbatches of these plans, of which each goes on where the
+    one before was."""
+    own = [part.task(task.name) for part in parts if task.name in [t.name for t in part.tasks]]
+
+    def sizes(step: int) -> int:
+        return [planned.microbatches for planned in own if planned.done <= step][-1]
+
+    return train(task, sizes)
+
+
+def test_training_goes_on_from_a_run() -> None:
+    """Planned from its folder, and run there: the bits of one long plain loop."""
     profile(f"{__file__}:short", "short.json")
     budget = ("--device-memory", smallest_budget("short.json"))
     succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
+    succeeded(executor_cli("run", "first.json", "-o", "x"))
     profile(f"{__file__}:long", "long.json")
     budget = ("--device-memory", smallest_budget("long.json"))
-    succeeded(
-        planner_cli("build", "long.json", "--from", "first.jsonl", "-o", "rest.json", *budget)
-    )
+    succeeded(planner_cli("build", "long.json", "--from", "x", "-o", "rest.json", *budget))
     succeeded(planner_cli("check", "rest.json"))
-    assert [(t.name, t.done, t.steps) for t in plans.load("rest.json").tasks] == [
-        ("kept", 3, 5),
-        ("rough", 3, 5),
-    ]
-    run = ("run", "rest.json", "-o", "rest.jsonl")
-    refused(executor_cli(*run), 2, "say where its checkpoint is, --resume DIR")
-    succeeded(executor_cli(*run, "--resume", "kept", "--save", "."))
-    first, rest = plans.load("first.json").tasks, plans.load("rest.json").tasks
-    sizes = [{t.name: t.microbatches for t in part} for part in (first, rest)]
+    first, rest = plans.load("first.json"), plans.load("rest.json")
+    assert [(t.name, t.done, t.steps) for t in rest.tasks] == [("kept", 3, 5), ("rough", 3, 5)]
+    refused(executor_cli("run", "rest.json"), 2, "runs/rest/kept.pt: there is no such checkpoint")
+    succeeded(executor_cli("run", "rest.json", "-o", "x"))
+    steps = [line for log in runlog.files("x") for line in runlog.load(log).steps]
     for task in long()[:2]:
-        plain = train(task, lambda step, name=task.name: sizes[step >= 3][name])
-        steps = [*runlog.load("first.jsonl").steps, *runlog.load("rest.jsonl").steps]
+        plain = plain_of(task, first, rest)
         losses = {line.step: line.loss for line in steps if line.task == task.name}
         assert [losses[step] for step in range(8)] == plain.losses
-        assert torch.load(f"{task.name}.pt")["step"] == 8
-        assert_saved(f"{task.name}.pt", plain)
+        assert step_in(Path("x"), task.name) == 8
+        assert_saved(f"x/{task.name}.pt", plain)
 
 
 def test_a_task_keeps_its_microbatch() -> None:
@@ -86,9 +90,8 @@ def test_a_task_keeps_its_microbatch() -> None:
     for others, own in ((1, 2), (2, 1), (roomy, roomy)):
         sizes = ("--microbatch", f"kept={own}", "--microbatch", others)
         succeeded(planner_cli("build", "short.json", "-o", "first.json", *sizes))
-        run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept", "--overwrite")
-        succeeded(executor_cli(*run))
-        build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+        succeeded(executor_cli("run", "first.json", "-o", "x", "--overwrite"))
+        build = ("build", "long.json", "--from", "x", "-o", "rest.json")
         succeeded(planner_cli(*build))
         rest = plans.load("rest.json").tasks
         assert [(t.microbatch, t.earlier_microbatch) for t in rest] == [(own, 0), (others, 0)]
@@ -103,9 +106,9 @@ def test_a_task_keeps_its_microbatch() -> None:
     assert all(t.name in changed or not t.earlier_microbatch for t in rest)
     text = f"microbatches of {roomy} up to step 3"
     assert succeeded(planner_cli("show", "rest.json")).out.count(text) == len(changed)
-    told = succeeded(executor_cli("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept")).out
+    told = succeeded(executor_cli("run", "rest.json", "-o", "x")).out
     assert told.count(f"has {tight} and had {roomy} up to step 3: the last bits") == len(changed)
-    header = runlog.load("rest.jsonl").header
+    header = runlog.load("x").header
     assert header.earlier_microbatch == changed
     assert header.microbatch == {t.name: t.microbatch for t in rest}
 
@@ -115,12 +118,12 @@ def test_a_log_that_does_not_say_the_microbatch() -> None:
     profile(f"{__file__}:short", "short.json")
     profile(f"{__file__}:long", "long.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json", "--microbatch", 2))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
-    told = Path("first.jsonl").read_text()
+    succeeded(executor_cli("run", "first.json", "-o", "x"))
+    told = Path("x", runlog.LOG).read_text()
     size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
     assert size in told
-    Path("first.jsonl").write_text(told.replace(size, ""))
-    build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
+    Path("x", runlog.LOG).write_text(told.replace(size, ""))
+    build = ("build", "long.json", "--from", "x", "-o", "rest.json")
     refused(planner_cli(*build), 2, "does not say which microbatches task kept had")
     succeeded(planner_cli(*build, "--microbatch", 2))
 
@@ -130,74 +133,71 @@ def slow() -> list[Task]:
         time.sleep(0.02)
         return rows(step)
 
-    return [replace(task, data=late, steps=40) for task in tasks(3)[:2]]
+    own = Evaluation(every=8, data=lambda n: rows(100 + n), batches=1)
+    first, second, _ = tasks(40)
+    return [replace(first, data=late, evaluate=own), replace(second, data=late)]
+
+
+def logged(folder: str) -> list[object]:
+    """Each op, step and evaluation of a run, with its loss."""
+    log = runlog.load(folder)
+    found: list[object] = [(op.segment, op.op, op.round) for op in log.ops]
+    found += [(type(line).__name__, line.task, line.step, line.loss) for line in log.steps]
+    found += [(type(line).__name__, line.task, line.step, line.loss) for line in log.evaluations]
+    return sorted(map(str, found))
 
 
 def test_a_killed_run_goes_on() -> None:
-    """Killed at any moment, it leaves a part of a log that says so; planned again from what that
-    has, and resumed, it has the plain loop's bits, and nothing is in the way of its log."""
+    """Killed twice with SIGKILL, the same command goes on: the plain loop's bits, and each op, step
+    and evaluation once in the log of one run. What is left can be planned anew, too."""
     profile(f"{__file__}:slow", "slow.json")
-    whole = ("build", "slow.json", "--segment-steps", 5)
-    succeeded(planner_cli(*whole, "-o", "first.json"))
-    run = ["-m", "executor", "run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"]
-    process = started(run, Path("said"))
-    while process.is_alive() and not list(Path("kept").glob("*-15.pt")):
-        time.sleep(0.01)
-    process.kill()
-    assert (ended(process), Path("said").read_text()) == (-signal.SIGKILL, "")
-    assert not Path("first.jsonl").exists()
-    whole_lines, _, _ = Path("first.jsonl.part").read_bytes().rpartition(b"\n")
-    Path("killed.jsonl").write_bytes(whole_lines)
-    log = runlog.load("killed.jsonl")
-    assert log.header.plan_sha256 == plans.sha256(Path("first.json").read_bytes())
+    succeeded(planner_cli("build", "slow.json", "--segment-steps", 5, "-o", "first.json"))
+    for number, until in enumerate((15, 25)):
+        process = started(["-m", "executor", "run", "first.json", "-o", "x"], Path("said"))
+        while process.is_alive() and not _past("x", until):
+            time.sleep(0.01)
+        process.kill()
+        assert ended(process) == -signal.SIGKILL
+        said = Path("said").read_text()
+        assert said.count("warning: x: goes on with kept after step ") == number, said
+    log = runlog.load("x")
     assert log.ops
     assert log.end is None
-    assert "run killed" in succeeded(planner_cli("compare", "first.json", "killed.jsonl")).out
-    left = ("--from", "first.jsonl.part", "-o", "rest.json")
-    succeeded(planner_cli("build", "slow.json", *left))
-    rest = plans.load("rest.json").tasks
-    assert any(0 < task.done < 40 for task in rest)
-    run_on = ("run", "rest.json", "-o", "first.jsonl", "--resume", "kept", "--save", ".")
-    succeeded(executor_cli(*run_on))
-    assert runlog.load("first.jsonl").end
-    assert not Path("first.jsonl.part").exists()
-    sizes = [
-        {t.name: t.microbatches for t in part} for part in (plans.load("first.json").tasks, rest)
-    ]
-    for task in rest:
-        (own,) = (one for one in slow() if one.name == task.name)
-        done = task.done
-        plain = train(own, lambda step, name=own.name, done=done: sizes[step >= done][name])
-        assert_saved(f"{task.name}.pt", plain)
+    assert "run killed" in succeeded(planner_cli("compare", "first.json", "x")).out
+    shutil.copytree("x", "y")
+    succeeded(executor_cli("run", "first.json", "-o", "x"))
+    succeeded(executor_cli("run", "first.json", "-o", "whole"))
+    assert logged("x") == logged("whole")
+    assert len(runlog.load("x").restarts) == 2
+    succeeded(planner_cli("build", "slow.json", "--from", "y", "-o", "rest.json"))
+    succeeded(executor_cli("run", "rest.json", "-o", "y"))
+    first, rest = plans.load("first.json"), plans.load("rest.json")
+    assert any(0 < task.done < 40 for task in rest.tasks)
+    for task in slow():
+        never = replace(task, evaluate=None)
+        assert_saved(f"x/{task.name}.pt", plain_of(never, first))
+        assert_saved(f"y/{task.name}.pt", plain_of(never, first, rest))
 
 
-def test_an_earlier_log_still_counts() -> None:
-    """Of two runs of the same tasks the later says how far each task is, the earlier of the rest;
-    a resumed run's log says from the beginning where its tasks go on."""
+def _past(folder: str, step: int) -> bool:
+    """True once a state of so many steps is in the folder's log."""
+    log = Path(folder, runlog.LOG)
+    return log.exists() and any(line.step >= step for line in runlog.load(log).checkpoints)
+
+
+def test_what_a_rule_ended_is_not_planned_again() -> None:
+    """Nor what is done, whichever of a folder's logs has it; when nothing is left, that is said."""
     profile(f"{__file__}:short", "short.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json"))
-    run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
-    succeeded(executor_cli(*run, "--stop", "ended:loss>0@1"))
+    succeeded(executor_cli("run", "first.json", "-o", "x", "--stop", "ended:loss>0@1"))
+    done = planner_cli("build", "short.json", "--from", "x", "-o", "rest.json")
+    refused(done, 2, "x: every task of the profile is done")
     profile(f"{__file__}:long", "long.json")
     build = ("build", "long.json", "-o", "rest.json", "--segment-steps", 2)
-    succeeded(planner_cli(*build, "--from", "first.jsonl"))
-    run = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--checkpoints", "kept")
-    succeeded(executor_cli(*run, "--stop", "kept:loss>0@5"))
-    lines = [(line.task, line.step) for line in runlog.load("rest.jsonl").checkpoints]
-    assert set(lines[:2]) == {("kept", 3), ("rough", 3)}
-    both = ("--from", "first.jsonl", "--from", "rest.jsonl")
-    refused(planner_cli(*build, *both), 2, "rest.jsonl: every task of the profile is done")
-    succeeded(planner_cli(*build, "--from", "first.jsonl"))
+    succeeded(planner_cli(*build, "--from", "x"))
     assert {task.name for task in plans.load("rest.json").tasks} == {"kept", "rough"}
-
-
-def test_nothing_left_is_said() -> None:
-    """A log of a whole run leaves nothing to plan."""
-    profile(f"{__file__}:short", "short.json")
-    succeeded(planner_cli("build", "short.json", "-o", "first.json"))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
-    done = planner_cli("build", "short.json", "--from", "first.jsonl", "-o", "rest.json")
-    refused(done, 2, "first.jsonl: every task of the profile is done")
+    succeeded(executor_cli("run", "rest.json", "-o", "x", "--stop", "kept:loss>0@5"))
+    refused(planner_cli(*build, "--from", "x"), 2, "x: every task of the profile is done")
 
 
 def pressed() -> list[Task]:
@@ -229,55 +229,37 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(
-    ("kind", "step", "folder"),
-    [
-        (signal.SIGTERM, 1, "kept"),
-        (signal.SIGINT, 3, ""),
-        (signal.SIGHUP, 5, "kept"),
-        (signal.SIGTERM, 6, "kept"),
-        (signal.SIGINT, 9, ""),
-    ],
+    ("kind", "step"), [(signal.SIGTERM, 1), (signal.SIGINT, 5), (signal.SIGHUP, 6)]
 )
 def test_an_interrupted_run_goes_on(
-    kind: signal.Signals, step: int, folder: str, two: Path, monkeypatch: pytest.MonkeyPatch
+    kind: signal.Signals, step: int, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal in the middle of a segment ends it behind a whole round of each task: what is
-    kept there goes on with the bits of a plain loop, and each evaluation is there once. Without
-    --checkpoints it is kept beside the log."""
+    """A signal in the middle of a segment ends it behind a whole round of each task: by the same
+    command, and by a plan of the rest, it goes on with the bits of a plain loop, and each
+    evaluation is there once."""
     monkeypatch.setenv("PRESS", f"{kind}@{step}")
-    kept, where = folder or "first.checkpoints", ("--checkpoints", folder) if folder else ()
-    run = ("run", two / "first.json", "-o", "first.jsonl", *where)
+    run = ("run", two / "first.json", "-o", "x")
     said = executor_cli(*run)
-    told = f"{kind.name}: tasks end their rounds and are kept in {kept}; a second one ends the run"
+    told = f"{kind.name}: tasks end their rounds and are kept in x; a second one ends the run"
     assert said.err.splitlines()[0].startswith(told)
-    again = "python -m planner build PROFILE --from first.jsonl -o rest.json && python -m executor"
-    again += f" run rest.json --resume {' '.join((kept, *where))}"
-    last = f"error: interrupted by {kind.name}; to go on: {again}"
-    assert (said.code, said.err.splitlines()[-1]) == (128 + kind, last)
-    refused(executor_cli(*run), 2, f"error: {kept} holds ")
-    first = runlog.load("first.jsonl")
-    assert first.end
-    assert (first.end.status, kind.name in first.end.error) == ("interrupted", True)
+    last = f"error: interrupted by {kind.name}; the same command goes on from the states that are "
+    assert (said.code, said.err.splitlines()[-1]) == (128 + kind, f"{last}kept")
+    end = runlog.load("x").end
+    assert end
+    assert (end.status, kind.name in end.error) == ("interrupted", True)
     monkeypatch.delenv("PRESS")
-    build = ("build", two / "two.json", "--from", "first.jsonl", "-o", "rest.json")
-    succeeded(planner_cli(*build, "--devices", 2))
-    rest = plans.load("rest.json").tasks
-    done = {task.name: task.done for task in rest}
-    assert step - 2 <= done["kept"] <= step + 2
-    succeeded(executor_cli("run", "rest.json", "-o", "r.jsonl", "--resume", kept, "--save", "."))
-    logs = [first, runlog.load("r.jsonl")]
-    evaluated = [line.step for log in logs for line in log.evaluations]
-    assert evaluated == [6, 12]
-    sizes = [{t.name: t.microbatches for t in plans.load(two / "first.json").tasks}]
-    sizes += [{t.name: t.microbatches for t in rest}]
-    for task in pressed():
-        plain = train(
-            replace(task, evaluate=None),
-            lambda step, name=task.name: sizes[step >= done.get(name, 12)][name],
-        )
-        losses = {
-            line.step: line.loss for log in logs for line in log.steps if line.task == task.name
-        }
-        assert [losses[step] for step in range(12)] == plain.losses
-        files = [Path(f"{task.name}.pt"), Path(f"{kept}/{task.name}-12.pt")]
-        assert_saved(next(file for file in files if file.exists()), plain)
+    assert step - 2 <= step_in(Path("x"), "kept") <= step + 2
+    shutil.copytree("x", "y")
+    succeeded(executor_cli(*run))
+    build = ("build", two / "two.json", "--from", "y", "-o", "rest.json", "--devices", 2)
+    succeeded(planner_cli(*build))
+    succeeded(executor_cli("run", "rest.json", "-o", "y"))
+    first, rest = plans.load(two / "first.json"), plans.load("rest.json")
+    for folder, parts in (("x", [first]), ("y", [first, rest])):
+        logs = [runlog.load(path) for path in runlog.files(folder)]
+        assert [line.step for log in logs for line in log.evaluations] == [6, 12]
+        for task in pressed():
+            plain = plain_of(replace(task, evaluate=None), *parts)
+            steps = [line for log in logs for line in log.steps if line.task == task.name]
+            assert [line.loss for line in sorted(steps, key=lambda s: s.step)] == plain.losses
+            assert_saved(f"{folder}/{task.name}.pt", plain)

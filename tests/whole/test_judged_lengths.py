@@ -90,15 +90,15 @@ def test_evaluations_have_the_losses_of_an_ordinary_loop(
 ) -> None:
     """Sample by sample; and to the last bit in the same microbatches, if none is padded and one
     device adds all gradients."""
-    plan, log = folder / f"{devices}-{packing}.json", folder / "x.jsonl"
+    plan, out = folder / f"{devices}-{packing}.json", folder / f"{devices}-{packing}"
     call = ("--devices", devices, "--packing", packing, "-o", plan)
     succeeded(planner_cli("build", folder / "x.json", *call))
     files = sorted(folder.glob("x.tiny.*lengths"))
     assert len(files) == 2
     said = succeeded(planner_cli("check", plan, "--lengths", files[0], "--lengths", files[1]))
     assert "not looked at" not in said.err
-    answer = succeeded(executor_cli("run", plan, "-o", log))
-    found = {line.step: line.loss for line in runlog.load(log).evaluations}
+    answer = succeeded(executor_cli("run", plan, "-o", out))
+    found = {line.step: line.loss for line in runlog.load(out).evaluations}
     assert "val_loss: tiny" in answer.out
     samples = [of_step(step, BATCH, len(LENGTHS)).tolist() for step in range(STEPS)]
     alone = loop([[[n] for n in own] for own in samples], [[n] for n in range(HELD)])

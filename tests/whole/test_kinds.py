@@ -106,14 +106,14 @@ def test_the_run_is_logged_compared_and_gone_on_from(
     monkeypatch.chdir(folder)
     _built(folder, "hydra.json", "--policy", "hydra")
     alike = "--trust-workload"  # the profile is of the first task, under other names
-    call = ("run", "hydra.json", "-o", "x.jsonl", "--checkpoints", "kept", alike)
+    call = ("run", "hydra.json", "-o", "x", alike)
     succeeded(executor_cli(*call))
     assert "k1.cpu1" in succeeded(planner_cli("show", "hydra.json", "--gantt", "x.png")).out
-    succeeded(planner_cli("compare", "hydra.json", "x.jsonl", "--gantt", "y.png"))
-    call = ("compare", "hydra.json", "x.jsonl", "--write-corrections", "c.json")
+    succeeded(planner_cli("compare", "hydra.json", "x", "--gantt", "y.png"))
+    call = ("compare", "hydra.json", "x", "--write-corrections", "c.json")
     refused(planner_cli(*call), 2, "was built from several profiles")
-    lines = Path("x.jsonl").read_text().splitlines()
+    lines = Path("x/log.jsonl").read_text().splitlines()
     kept = [line for line in lines if '"checkpoint"' not in line or '"mlp1"' in line]
-    Path("y.jsonl").write_text("\n".join(kept) + "\n")
-    rest = _built(folder, "rest.json", "--policy", "hydra", "--from", "y.jsonl")
+    Path("x/log.jsonl").write_text("\n".join(kept) + "\n")
+    rest = _built(folder, "rest.json", "--policy", "hydra", "--from", "x")
     assert [task.name for task in rest.tasks] == ["mlp0", "mlp2"]

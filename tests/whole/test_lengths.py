@@ -66,21 +66,19 @@ def test_a_run_that_is_planned_anew_has_the_bits_of_a_loop(
     monkeypatch.chdir(folder)
     assert len(plans.load("one.json").segments[0].kinds) > 2
     monkeypatch.setenv("ENDS", f"{int(signal.SIGINT)} 0 4")
-    kept = ("--checkpoints", "kept")
-    assert executor_cli("run", "one.json", "-o", "one.jsonl", *kept).code == 130
-    call = ("build", "x.json", "--from", "one.jsonl", "--packing", "fixed", "-o", "rest.json")
+    assert executor_cli("run", "one.json", "-o", "one").code == 130
+    call = ("build", "x.json", "--from", "one", "--packing", "fixed", "-o", "rest.json")
     succeeded(planner_cli(*call))
     (rest,) = plans.load("rest.json").tasks
     assert 0 < rest.done < STEPS
     assert rest.lengths
     assert rest.lengths.token_draws
-    call = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--save", "saved", *kept)
-    succeeded(executor_cli(*call))
+    succeeded(executor_cli("run", "rest.json", "-o", "one"))
     plain = looped([("one.json", rest.done), ("rest.json", STEPS)])
-    logs = [runlog.load(f"{name}.jsonl").steps for name in ("one", "rest")]
+    logs = [runlog.load(log).steps for log in runlog.files("one")]
     found = {line.step: line.loss for log in logs for line in log}
     assert [found[step] for step in range(STEPS)] == plain.losses
-    assert same(dict(torch.load("saved/t.pt")["model"]), plain.params)
+    assert same(dict(torch.load("one/t.pt")["model"]), plain.params)
 
 
 def looped(parts: Sequence[tuple[str, int]]) -> Trained:
@@ -102,12 +100,12 @@ def test_processes_of_which_one_dies_have_the_bits_of_one(
 ) -> None:
     """In the second segment; torchrun starts them again, and they go on from what was kept."""
     monkeypatch.chdir(folder)
-    succeeded(executor_cli("run", "four.json", "-o", "alone.jsonl", "--save", "alone"))
-    call = ("run", "four.json", "-o", "four.jsonl", "--checkpoints", "later", "--save", "many")
+    succeeded(executor_cli("run", "four.json", "-o", "alone"))
+    call = ("run", "four.json", "-o", "many")
     run = torchrun(2, IN_TURN, json.dumps(call), restarts=1)
     both = started(run, Path("said"), ENDS=f"{int(signal.SIGKILL)} 1 {STEPS - 2}")
     assert ended(both) == 0, Path("said").read_text()
-    alone, many = (runlog.load(f"{name}.jsonl") for name in ("alone", "four"))
+    alone, many = (runlog.load(name) for name in ("alone", "many"))
     assert len(many.restarts) == 1
     assert [(s.step, s.loss) for s in many.steps] == [(s.step, s.loss) for s in alone.steps]
     assert same(*(torch.load(f"{name}/t.pt") for name in ("alone", "many")))

@@ -56,14 +56,14 @@ def test_every_task_has_the_bits_of_its_own_loop(made: Profile, plan: Plan, tmp_
     """All devices work, some tasks share one in turn, some spill, nothing is lost, and the log
     corrects the profile."""
     own = tasks()
-    result = run(plan, own, RunOptions(log=tmp_path / "x.jsonl"))
+    result = run(plan, own, RunOptions(folder=tmp_path))
     assert_same(plan, own, result, lambda task, count: oracle(task.name, count))
     assert {device for segment in plan.segments for device in segment.devices} == set(
         range(DEVICES)
     )
     assert any(not shard.resident for task in plan.tasks for shard in task.shards)
     assert all(used <= BUDGET for used in result.peak_bytes)
-    log = runlog.load(tmp_path / "x.jsonl")
+    log = runlog.load(tmp_path)
     found = compare(plan, log, log.header.plan_sha256)
     assert (found.status, found.missing.count) == ("ok", 0)
     taught = residuals(plan, log, plan_sha256="0" * 64, log_sha256="1" * 64)
@@ -87,8 +87,7 @@ def test_the_others_survive_two_that_fail(plan: Plan, tmp_path: Path) -> None:
     own = {task.name: task for task in tasks()}
     own["gpt-2"] = replace(own["gpt-2"], data=partial(_short, own["gpt-2"]))
     own["rows-3"] = replace(own["rows-3"], loss=_nan)
-    log = tmp_path / "x.jsonl"
-    result = run(plan, list(own.values()), RunOptions(keep_going=True, log=log))
+    result = run(plan, list(own.values()), RunOptions(keep_going=True, folder=tmp_path))
     assert result.dropped["gpt-2"].reason == "task gpt-2: data(1): OSError: the disk is gone"
     assert result.dropped["rows-3"].reason == "the loss of step 0 is nan"
     programs = [set(program.tasks) for program in plan.programs]
@@ -102,7 +101,7 @@ def test_the_others_survive_two_that_fail(plan: Plan, tmp_path: Path) -> None:
     assert_same(left, kept, result, lambda task, count: oracle(task.name, count))
     turns = [s.devices for s in plan.segments]
     assert any(one == other for one, other in pairwise(sorted(turns)))
-    read = runlog.load(log)
+    read = runlog.load(tmp_path)
     found = compare(plan, read, read.header.plan_sha256)
     assert (found.status, found.missing.count, set(found.dropped)) == ("partial", 0, lost)
     taught = residuals(plan, read, plan_sha256="0" * 64, log_sha256="1" * 64)

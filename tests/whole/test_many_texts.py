@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
+from support.same import step_in
 from support.small_texts import groups
 from support.texted import Parts, joined, trained
 from torch import Tensor
@@ -25,12 +25,11 @@ from torch.optim import AdamW
 import plans
 from executor import run
 from executor.errors import InterruptedRun
-from executor.records import Options, earlier
+from executor.records import Options
 from executor.workload import Task
 from executor.workloads import documents
 from plans.samples import open_table, table_path
 from plans.schema import Plan
-from profiles.codec import sha256
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
@@ -114,10 +113,10 @@ def test_each_task_trains_as_by_itself(folder: Path, plain: Saved, tmp_path: Pat
     check = ("check", folder / "p.json", "--lengths", lengths[0], "--lengths", lengths[1])
     answer = succeeded(planner_cli(*check))
     assert not answer.err
-    call = ("run", folder / "p.json", "-o", tmp_path / "p.jsonl", "--save", tmp_path)
+    call = ("run", folder / "p.json", "-o", tmp_path / "x")
     succeeded(executor_cli(*call))
-    assert_bits(saved(tmp_path, ["short", "long", "rows"]), plain)
-    told = succeeded(planner_cli("compare", folder / "p.json", tmp_path / "p.jsonl")).out
+    assert_bits(saved(tmp_path / "x", ["short", "long", "rows"]), plain)
+    told = succeeded(planner_cli("compare", folder / "p.json", tmp_path / "x")).out
     assert all(f"\n{name} " in told for name in ("short", "long", "rows"))
 
 
@@ -142,12 +141,12 @@ def test_a_task_that_fails_leaves_the_others_their_bits(
         raise OSError("the cable is out")
 
     with interfering(fail):
-        call = ("run", folder / "p.json", "-o", tmp_path / "p.jsonl", "--save", tmp_path)
+        call = ("run", folder / "p.json", "-o", tmp_path / "x")
         answer = executor_cli(*call, "--keep-going", "--trust-workload")
     assert answer.code == 1
     assert "the cable is out" in answer.out + answer.err
-    assert not (tmp_path / "long.pt").exists()
-    assert_bits(saved(tmp_path, ["short", "rows"]), plain)
+    assert not (tmp_path / "x" / "long.pt").exists()
+    assert_bits(saved(tmp_path / "x", ["short", "rows"]), plain)
 
 
 @pytest.mark.usefixtures("heard")
@@ -155,16 +154,13 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(
     folder: Path, plain: Saved, tmp_path: Path
 ) -> None:
     """From checkpoints in the middle of a table, as when its process begins again."""
-    path, log, kept = folder / "p.json", tmp_path / "p.jsonl", tmp_path / "kept"
-    plan, sha, agents = plans.load(path), sha256(path.read_bytes()), ("here 7 1",)
-    options = Options(log=log, checkpoints=kept, tables=path, plan_sha256=sha, agents=agents)
+    path = folder / "p.json"
+    plan, options = plans.load(path), Options(folder=tmp_path, tables=path)
     interrupt = interfering(partial(signal.raise_signal, signal.SIGINT))
     with interrupt, pytest.raises(InterruptedRun):
         run(plan, tasks(), options)
-    found = earlier.find(log, plan, sha, agents)
-    assert found
-    assert 0 < found.reached.done["long"] < 12
-    result = run(plan, tasks(), replace(options, log=None, earlier=found, resume=kept))
+    assert 0 < step_in(tmp_path, "long") < 12
+    result = run(plan, tasks(), options)
     trained = {name: dict(result.model(name).named_parameters()) for name in plain}
     assert_bits(trained, plain)
 
@@ -174,7 +170,7 @@ def test_several_devices_train_it_too(folder: Path, plain: Saved, tmp_path: Path
     call = ("build", folder / "x.json", "--devices", 2, "--layout", "1x2", "--packing", "ffd")
     succeeded(planner_cli(*call, "-o", tmp_path / "p.json"))
     assert set(placed(plans.load(tmp_path / "p.json")).values()) == {(0, 1)}
-    succeeded(executor_cli("run", tmp_path / "p.json", "--save", tmp_path))
-    for task, own in saved(tmp_path, ["short", "long"]).items():
+    succeeded(executor_cli("run", tmp_path / "p.json", "-o", tmp_path / "x"))
+    for task, own in saved(tmp_path / "x", ["short", "long"]).items():
         for name, value in own.items():
             torch.testing.assert_close(value, plain[task][name], rtol=1e-3, atol=1e-4)

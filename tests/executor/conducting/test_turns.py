@@ -45,9 +45,9 @@ def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
 def test_no_segment_begins_before_its_task_may(name: str, tmp_path: Path) -> None:
     """The other task begins before it; with one device or with two, the bits are the same."""
     plan, tasks = waiting(600_000, name)
-    result = run(plan, tasks, Options(log=tmp_path / "x.jsonl"))
+    result = run(plan, tasks, Options(folder=tmp_path))
     assert_same(plan, tasks, result)
-    ops = runlog.load(tmp_path / "x.jsonl").ops
+    ops = runlog.load(tmp_path).ops
     begins = [min(op.start_us for op in ops if op.segment == index) for index in (0, 1)]
     assert begins[0] < begins[1] >= 600_000
 
@@ -135,11 +135,10 @@ def test_what_is_left_begins_on_a_device_that_a_stopped_task_has_left(
     own = [tasks[0], replace(tasks[1], data=busy), replace(tasks[2], data=noted)]
     if not alike:
         begun.set()
-    log = tmp_path / "x.jsonl"
-    result = run(plan, own, Options(log=log, stop=(parse("a:loss>0@1"),)))
+    result = run(plan, own, Options(folder=tmp_path, stop=(parse("a:loss>0@1"),)))
     assert list(result.stopped) == ["a"]
     assert_same(structs.replace(plan, tasks=plan.tasks[1:]), tasks[1:], result)
-    read = runlog.load(log)
+    read = runlog.load(tmp_path)
     assert [(place.segment, place.device) for place in read.places] == ([(3, 0)] if alike else [])
     streams = {one.stream for one in happened(plan, read) if one.op.id.startswith("c.s0.B")}
     assert streams == {"0.compute" if alike else "1.compute"}

@@ -62,9 +62,9 @@ def test_ops_last_as_long_as_planned(name: str, tmp_path: Path) -> None:
     """Compute and updates, on the device and on the host; bits do not change."""
     tasks = tasks_for(handmade.PLANS[name]())
     plan = slowed(fit(handmade.PLANS[name](), tasks), LONG_US)
-    result = run(plan, tasks, RunOptions(log=tmp_path / "x.jsonl"))
+    result = run(plan, tasks, RunOptions(folder=tmp_path))
     assert_same(plan, tasks, result)
-    log = runlog.load(tmp_path / "x.jsonl")
+    log = runlog.load(tmp_path)
     ops = list(happened(plan, log))
     computed = [o for o in ops if o.stream.endswith("compute") or o.stream.startswith("host")]
     assert {o.op.id.partition(".")[2].split(".")[1][0] for o in computed} >= {"B", "U"}
@@ -267,13 +267,12 @@ def test_every_table_says_that_compute_is_emulated(tmp_path: Path) -> None:
     """The report of a run, in words and for scripts; the plan in words; the comparison."""
     tasks = tasks_for(handmade.resident())
     plan = slowed(fit(handmade.resident(), tasks), 1000)
-    log = tmp_path / "x.jsonl"
-    result = run(plan, tasks, RunOptions(log=log))
+    result = run(plan, tasks, RunOptions(folder=tmp_path))
     words = "emulated compute, 7 times slower"
-    assert f"({words})" in report.table(plan, result, log, [])
-    assert json.loads(report.to_json(plan, result, log, []))["compute_slowdown"] == 7
+    assert f"({words})" in report.table(plan, result, tmp_path)
+    assert json.loads(report.to_json(plan, result, tmp_path))["compute_slowdown"] == 7
     assert words in describe(plan)
-    read = runlog.load(log)
+    read = runlog.load(tmp_path)
     found = compare(plan, read, read.header.plan_sha256)
     assert words in comparison(found)
     assert (found.emulated, found.plan.compute_slowdown) == (True, 7)

@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy("plan.json", "plan0.json")
         for name in "01":
             shutil.copy("plan.json", f"{name}/plan.json")
-        succeeded(executor_cli("run", "plan.json", "-o", "one.jsonl", "--save", "one"))
+        succeeded(executor_cli("run", "plan.json", "-o", "one"))
     finally:
         os.chdir(before)
     return folder
@@ -72,16 +72,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
     """The exit codes of both processes and all errors, by the name of what goes wrong."""
-    call = ["run", "plan.json", "--checkpoints", "kept", "--overwrite", "-o"]
-    (folder / "log.jsonl.part").symlink_to("/dev/full")
+    call = ["run", "plan.json", "-o"]
+    (folder / "log").mkdir()
+    (folder / "log" / "log.jsonl.part").symlink_to("/dev/full")
     cases: dict[str, dict[str, Any]] = {
         "plan": {"call": ["run", "plan{rank}.json"]},
         "workload": {"call": ["run", "plan.json"], "folder": "{rank}"},
-        "build": {"call": [*call, "build.jsonl"], "fails": "build 1"},
-        "raise": {"call": [*call, "raise.jsonl"], "fails": "raise 1"},
-        "log": {"call": [*call, "log.jsonl"]},
-        "disk": {"call": [*call, "disk.jsonl"], "fails": "disk 0"},
-        "hang": {"call": [*call, "hang.jsonl", "--stall-seconds", "2"], "fails": "hang 1"},
+        "build": {"call": [*call, "build"], "fails": "build 1"},
+        "raise": {"call": [*call, "raise"], "fails": "raise 1"},
+        "log": {"call": [*call, "log"]},
+        "disk": {"call": [*call, "disk"], "fails": "disk 0"},
+        "hang": {"call": [*call, "hang", "--stall-seconds", "2"], "fails": "hang 1"},
     }
     said = folder / "said"
     assert ended(started(torchrun(2, TURNS, *map(json.dumps, cases.values())), said, folder))
@@ -101,8 +102,11 @@ TOLD = {
     ),
     "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
     "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, .* 1: ValueError: odd values"),
-    "log": (1, r"error: .*log\.jsonl: cannot be written: No space left on device"),
-    "disk": (1, r"error: kept/t-10\.pt: cannot be written: No space left on device; it takes .*"),
+    "log": (1, r"error: log/log\.jsonl: cannot be written: No space left on device"),
+    "disk": (
+        1,
+        r"error: disk/t\.pt: cannot be written: No space left on device; it takes .* is not kept",
+    ),
     "hang": (
         1,
         r"error: no op ended for 2\.\d s, the limit is 2: t\.s\d\.[FB]0 runs on 1\.compute .*",
@@ -126,7 +130,7 @@ def test_the_log_of_a_failed_run_can_be_read(
     folder: Path, turns: dict[str, tuple[list[int], str]], name: str
 ) -> None:
     """It ends with what was told."""
-    end = runlog.load(folder / f"{name}.jsonl").end
+    end = runlog.load(folder / name).end
     assert end
     assert end.status == "failed"
     assert f"error: {end.error}" == turns[name][1]
@@ -134,7 +138,7 @@ def test_the_log_of_a_failed_run_can_be_read(
 
 def test_a_process_that_is_late_ends_as_the_others_do(folder: Path) -> None:
     """It builds its model while process 0 finds that the run cannot begin: one line, one code."""
-    turn = {"call": ["run", "plan.json", "--checkpoints", "plan.json"], "fails": "late 1"}
+    turn = {"call": ["run", "plan.json", "-o", "plan.json"], "fails": "late 1"}
     said = folder / "said"
     assert ended(started(torchrun(2, TURNS, json.dumps(turn)), said, folder)) == 1
     assert re.findall("^error: .*", said.read_text(), re.M) == [
@@ -144,28 +148,28 @@ def test_a_process_that_is_late_ends_as_the_others_do(folder: Path) -> None:
 
 
 def test_a_process_that_stops_last_of_all_is_named_and_the_run_ends_well(folder: Path) -> None:
-    """It has said that it ends, and does not; a start again finds that nothing is left to do, and
-    saves the model."""
-    call = ["run", "plan.json", "-o", "last.jsonl", "--checkpoints", "last", "--save", "lasts"]
-    turn = {"call": [*call, "--stall-seconds", "2"], "fails": "end 1"}
+    """It has said that it ends, and does not; a start again finds that nothing is left to
+    do."""
+    call = ["run", "plan.json", "-o", "last", "--stall-seconds", "2"]
+    turn = {"call": call, "fails": "end 1"}
     said = folder / "said"
     assert ended(started(torchrun(2, TURNS, json.dumps(turn), restarts=1), said, folder), 40) == 0
     (error,) = re.findall("^error: .*", said.read_text(), re.M)
     assert error.startswith("error: all is trained and written, but process 1 has said nothing for")
-    one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "last"))
+    one, again = (runlog.load(folder / name) for name in ("one", "last"))
     assert len(again.restarts) == 1
     assert [(s.step, s.loss) for s in one.steps] == [(s.step, s.loss) for s in again.steps]
-    assert same(*(torch.load(folder / name / "t.pt") for name in ("one", "lasts")))
+    assert same(*(torch.load(folder / name / "t.pt") for name in ("one", "last")))
 
 
 class Started:
     """A run that torchrun has started, each step of which takes a while."""
 
     def __init__(
-        self, folder: Path, *call: str, plan: str = "plan.json", restarts: int = 0
+        self, folder: Path, out: str, *call: str, plan: str = "plan.json", restarts: int = 0
     ) -> None:
-        self._part, self.said = folder / "x.jsonl.part", folder / "said"
-        turn = json.dumps({"call": ["run", plan, "-o", "x.jsonl", *call]})
+        self._log, self.said = folder / out / runlog.LOG, folder / "said"
+        turn = json.dumps({"call": ["run", plan, "-o", out, *call]})
         run = torchrun(2, TURNS, turn, restarts=restarts)
         self.agent = started(run, self.said, folder, SLOW="0.02")
 
@@ -187,9 +191,9 @@ class Started:
         return time.monotonic() - begun
 
     def _at(self, attempt: int, steps: int) -> bool:
-        if not self._part.exists() or not self._part.stat().st_size:
+        if not self._log.exists():
             return False
-        log = runlog.load(self._part)
+        log = runlog.load(self._log)
         return len(log.restarts) == attempt and len(log.steps) >= steps
 
 
@@ -200,10 +204,9 @@ def _runs(pid: int) -> bool:
 def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(folder: Path) -> None:
     """The first process is killed, and each frozen in turn; the test below kills the second one.
     The others end soon and with exit code 1, and with the last of them the host store, which has no
-    name; the next start goes on from what is kept: losses, evaluations, ops and what is saved are
-    those of an undisturbed run, each once in one log."""
-    call = ("--checkpoints", "again", "--save", "saved", "--stall-seconds", "3")
-    run = Started(folder, *call, restarts=3)
+    name; the next start goes on from what is kept, --overwrite or not: losses, evaluations, ops and
+    states are those of an undisturbed run, each once in one log."""
+    run = Started(folder, "again", "--overwrite", "--stall-seconds", "3", restarts=3)
     strikes = [(signal.SIGKILL, 0), (signal.SIGSTOP, 1), (signal.SIGSTOP, 0)]
     for attempt, (number, victim) in enumerate(strikes):
         # Long before torchrun kills by itself who does not end.
@@ -211,7 +214,7 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         codes = folder / f"codes.{attempt}.{1 - victim}"
         assert json.loads(codes.read_text()) == [1]
     assert ended(run.agent, 60) == 0, run.said.read_text()
-    one, again = (runlog.load(folder / f"{name}.jsonl") for name in ("one", "x"))
+    one, again = (runlog.load(folder / name) for name in ("one", "again"))
     whys = [restart.error for restart in again.restarts]
     assert len(whys) == len(strikes)
     assert whys[1].startswith("process 1 has said nothing for 3")
@@ -223,24 +226,27 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
     assert found[0] == found[1]
     ops = [Counter((op.segment, op.op, op.round) for op in log.ops) for log in (one, again)]
     assert ops[0] == ops[1]
-    saved = [torch.load(folder / name / "t.pt") for name in ("one", "saved")]
+    saved = [torch.load(folder / name / "t.pt") for name in ("one", "again")]
     assert same(*saved)
-    assert [path.name for path in (folder / "again").iterdir()] == ["t-60.pt"]
+    assert {path.name for path in (folder / "again").iterdir()} == {
+        "plan.json",
+        "log.jsonl",
+        "t.pt",
+    }
 
 
 def test_processes_end_with_their_torchrun(folder: Path) -> None:
     """When it is killed, by themselves, and the log says so."""
-    (folder / "x.jsonl").unlink(missing_ok=True)
-    run = Started(folder)
+    run = Started(folder, "ended")
     assert run.strike(signal.SIGKILL, -1, 0, steps=1) < 15
     ended(run.agent)
-    end = runlog.load(folder / "x.jsonl").end
+    end = runlog.load(folder / "ended").end
     assert end
     assert end.status == "interrupted"
 
 
 def continued(folder: Path) -> None:
-    """Write the plan `rest` of three tasks, and what it goes on from in `begun`."""
+    """Write the plan `rest` of three tasks, and what it goes on from in `alone` and `two`."""
     options = Options(
         device_bytes=1 << 20, emulation=Emulation(10**9, 10**9, 5), devices=2, samples=1
     )
@@ -252,7 +258,8 @@ def continued(folder: Path) -> None:
         tasks = [replace(task, done=done, steps=sum(each)) for task in whole.tasks]
         runs = [(one.name, (0, 1), rounds) for rounds in each for one in whole.programs]
         plans.save(f"{name}.json", relaid(replace(whole, tasks=tuple(tasks)), runs))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "begun"))
+    succeeded(executor_cli("run", "first.json", "-o", "alone"))
+    shutil.copytree("alone", "two")
 
 
 def test_a_run_that_went_on_is_started_again_with_its_rules(
@@ -262,19 +269,16 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
     has the losses, drops, stops and states of a run in one process that went on."""
     monkeypatch.chdir(folder)
     continued(folder)
-    rules = ("--resume", "begun", "--keep-going", "--stop", "c:loss>0@30")
-    alone = ("run", "rest.json", "-o", "alone.jsonl", *rules, "--save", "of-one")
-    assert executor_cli(*alone).code == 1
-    (folder / "x.jsonl").unlink(missing_ok=True)
-    files = ("--checkpoints", "later", "--save", "of-two")
-    run = Started(folder, *rules, *files, plan="rest.json", restarts=2)
+    rules = ("--keep-going", "--stop", "c:loss>0@30")
+    assert executor_cli("run", "rest.json", "-o", "alone", *rules).code == 1
+    run = Started(folder, "two", *rules, plan="rest.json", restarts=2)
     codes = folder / "codes.0.0"
     codes.unlink(missing_ok=True)
     assert run.strike(signal.SIGKILL, 1, 0, steps=3) < 15
     assert json.loads(codes.read_text()) == [1]
     run.strike(signal.SIGKILL, 1, 1, steps=60)
     assert ended(run.agent, 60) == 1, run.said.read_text()
-    one, two = (runlog.load(folder / f"{name}.jsonl") for name in ("alone", "x"))
+    one, two = (runlog.load(folder / name) for name in ("alone", "two"))
     assert [one.error[:17] for one in two.restarts] == ["process 1 is gone"] * 2
     told = [
         (
@@ -285,8 +289,8 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
         for log in (one, two)
     ]
     assert told[0] == told[1]
-    names = {path.name for path in (folder / "of-one").iterdir()}
-    assert names == {path.name for path in (folder / "of-two").iterdir()}
-    for name in names:
-        saved = [torch.load(folder / where / name) for where in ("of-one", "of-two")]
+    names = {path.name for path in (folder / "alone").iterdir()}
+    assert names == {path.name for path in (folder / "two").iterdir()}
+    for name in ("a.pt", "c.pt"):
+        saved = [torch.load(folder / where / name) for where in ("alone", "two")]
         assert same(*saved)

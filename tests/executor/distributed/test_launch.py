@@ -54,17 +54,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plan, out = folder / f"{name}.json", folder / name
         call = ("build", folder / f"{name}.profile.json", "--devices", "2", *asked, "-o", plan)
         succeeded(planner_cli(*call))
-        succeeded(executor_cli("run", plan, "-o", f"{out}.one.jsonl", "--save", out / "one"))
+        succeeded(executor_cli("run", plan, "-o", out / "one"))
     return folder
 
 
 @pytest.fixture(scope="module")
 def together(folder: Path) -> list[int]:
     """The exit codes of all cases in two processes."""
-    calls = [
-        json.dumps(["run", f"{name}.json", "-o", f"{name}.two.jsonl", "--save", f"{name}/two"])
-        for name in CASES
-    ]
+    calls = [json.dumps(["run", f"{name}.json", "-o", f"{name}/two"]) for name in CASES]
     said = folder / "said"
     code = ended(started(torchrun(2, IN_TURN, *calls), said, folder))
     output = said.read_text()
@@ -77,7 +74,7 @@ def together(folder: Path) -> list[int]:
 def test_two_processes_have_the_bits_of_one(folder: Path, together: list[int], name: str) -> None:
     """Losses, and all that a saved file holds; every op is in the log once."""
     assert together == [0] * len(CASES)
-    one, two = (runlog.load(folder / f"{name}.{many}.jsonl") for many in ("one", "two"))
+    one, two = (runlog.load(folder / name / many) for many in ("one", "two"))
     losses = [{(s.task, s.step): s.loss for s in log.steps} for log in (one, two)]
     assert losses[0] == losses[1]
     found = [{(e.task, e.step): e.loss for e in log.evaluations} for log in (one, two)]
@@ -110,25 +107,25 @@ def test_an_interrupt_ends_the_run_where_states_are_whole(
     """A true torchrun hands it on to all; the log says so, and one process goes on from what is
     kept."""
     _long(folder)
-    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", "i.jsonl")
+    call = torchrun(2, "-m", "executor", "run", "long.json", "-o", "i")
     agent = subprocess.Popen(
-        [sys.executable, *map(str, call), "--checkpoints", "kept"],
+        [sys.executable, *map(str, call)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    workers = _workers(agent.pid, folder / "i.jsonl")
+    workers = _workers(agent.pid, folder / "i" / runlog.LOG)
     agent.send_signal(signal.SIGINT)
     output, _ = agent.communicate(timeout=60)
     assert "interrupted by SIG" in output
-    log = runlog.load(folder / "i.jsonl")
+    log = runlog.load(folder / "i")
     assert log.end
     assert log.end.status == "interrupted"
     (kept,) = log.checkpoints
     assert kept.step == max(step.step for step in log.steps) + 1
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    call = ("build", "l.json", "--from", "i.jsonl", "--devices", "1", "-o", "rest.json")
+    call = ("build", "l.json", "--from", "i", "--devices", "1", "-o", "rest.json")
     with contextlib.chdir(folder):
         succeeded(planner_cli(*call))
 
@@ -148,9 +145,6 @@ def _long(folder: Path) -> None:
 def _workers(agent: int, log: Path) -> list[int]:
     """The processes that an agent has started, once they write their log."""
     deadline = time.monotonic() + 60
-    part = log.with_name(log.name + ".part")
-    while time.monotonic() < deadline:
-        if any(path.exists() and path.stat().st_size > 5_000 for path in (log, part)):
-            break
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size > 5_000):
         time.sleep(0.05)
     return children(agent)

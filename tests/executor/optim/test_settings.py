@@ -195,7 +195,7 @@ def test_another_cut_goes_on(optimizer: Callable[[list[Any]], Optimizer], tmp_pa
         "streamed", groups=groups, scheduler=SCHEDULES["object"], optimizer=optimizer
     )
     goes_on(plan, tasks, tmp_path, other=fit(cut(plan, [1, 5, 6]), tasks), step=2)
-    saved = torch.load(tmp_path / "a-2.pt")
+    saved = torch.load(tmp_path / "a.pt")
     assert len(saved["settings"]) == 1
     held = [n for group in saved["settings"][0]["params"] for n in group]
     assert sorted(held) == sorted(saved["optimizer"])
@@ -209,23 +209,22 @@ def by_shard(parameters: list[nn.Parameter]) -> Optimizer:
 def test_settings_of_other_shards_are_not_mixed(tmp_path: Path) -> None:
     """Shards that do not agree can go on with the same cut only."""
     plan, tasks = planned("streamed", optimizer=by_shard)
-    run(later(plan, 0, 2), tasks, Options(checkpoints=tmp_path))
-    run(later(plan, 2, 2), tasks, Options(resume=tmp_path))
+    run(later(plan, 0, 2), tasks, Options(folder=tmp_path))
     other = later(fit(cut(plan, [1, 3, 6]), tasks), 2, 2)
     with pytest.raises(MismatchError, match="other settings of the optimizer for"):
-        run(other, tasks, Options(resume=tmp_path))
+        run(other, tasks, Options(folder=tmp_path))
 
 
 def test_a_scheduler_is_wanted_by_both(tmp_path: Path) -> None:
     """A checkpoint of a task that had none, or had one, is not one to go on from."""
     with_one, tasks = planned("resident", scheduler=warm_then_down)
     without = [replace(task, scheduler=None) for task in tasks]
-    run(later(with_one, 0, 1), tasks, Options(checkpoints=tmp_path))
+    run(later(with_one, 0, 1), tasks, Options(folder=tmp_path))
     with pytest.raises(MismatchError, match="the checkpoint has a scheduler and the task none"):
-        run(later(with_one, 1, 3), without, Options(resume=tmp_path))
-    run(later(with_one, 0, 1), without, Options(checkpoints=tmp_path, overwrite=True))
+        run(later(with_one, 1, 3), without, Options(folder=tmp_path))
+    run(later(with_one, 0, 1), without, Options(folder=tmp_path, overwrite=True))
     with pytest.raises(MismatchError, match="the task has a scheduler and the checkpoint none"):
-        run(later(with_one, 1, 3), tasks, Options(resume=tmp_path))
+        run(later(with_one, 1, 3), tasks, Options(folder=tmp_path))
 
 
 def scheduled(steps: int) -> list[Task]:
@@ -250,14 +249,13 @@ def test_a_built_plan_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         profile(f"{__file__}:{name}", f"{name}.json")
     budget = ("--device-memory", smallest_budget("short.json"))
     succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
-    rest = ("--from", "first.jsonl", "-o", "rest.json")
+    succeeded(executor_cli("run", "first.json", "-o", "x"))
+    rest = ("--from", "x", "-o", "rest.json")
     succeeded(planner_cli("build", "long.json", *rest))  # on a larger device, in fewer shards
-    run = ("run", "rest.json", "-o", "rest.jsonl")
-    succeeded(executor_cli(*run, "--resume", "kept", "--save", "."))
+    succeeded(executor_cli("run", "rest.json", "-o", "x"))
     sizes = [plans.load(f"{name}.json").tasks[0].microbatches for name in ("first", "rest")]
     plain = train(long()[0], lambda step: sizes[step >= 3])
-    saved = torch.load("a.pt")
+    saved = torch.load("x/a.pt")
     assert saved["step"] == 7
     for name, value in plain.params.items():
         assert torch.equal(saved["model"][name], value), name

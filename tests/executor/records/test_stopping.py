@@ -61,11 +61,10 @@ def test_a_task_ends_at_a_boundary(rule: str, steps: int, tmp_path: Path) -> Non
     """With the state and the losses of the steps that it did; the log says why."""
     tasks = tasks_for(handmade.streamed())
     plan = split(fit(handmade.streamed(), tasks))
-    log = tmp_path / "run.jsonl"
-    result = run(plan, tasks, Options(log=log, checkpoints=tmp_path, stop=(parse(rule),)))
+    result = run(plan, tasks, Options(folder=tmp_path, stop=(parse(rule),)))
     plain = train(tasks[0], plan.tasks[0].microbatches)
     assert result.losses["a"] == plain.losses[:steps]
-    told = [(line.task, line.step, line.rule) for line in runlog.load(log).stops]
+    told = [(line.task, line.step, line.rule) for line in runlog.load(tmp_path).stops]
     assert told == ([("a", 1, rule)] if steps == 1 else [])
     assert result.stopped.keys() == ({"a"} if steps == 1 else set())
-    assert runlog.load(log).checkpoints[-1].step == steps
+    assert runlog.load(tmp_path).checkpoints[-1].step == steps

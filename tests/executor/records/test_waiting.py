@@ -1,5 +1,5 @@
-"""Tasks that wait on the disk as checkpoints train the bits that they train without one, and lose
-nothing."""
+"""Tasks that wait on the disk, in the run's folder, train the bits that they train without one, and
+lose nothing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from support.disked import DISKED, plain, ready
 from support.fit import known_as
 from support.pauses import pausing
 from support.plain import train
-from support.same import assert_same
+from support.same import assert_same, step_in
 from torch import nn
 from torch.nn import functional as F
 
@@ -44,21 +44,20 @@ def others_same(plan: Plan, tasks: list[Task], result: Result, *but: str) -> Non
 def test_tasks_that_wait_on_the_disk_train_the_same_bits(
     name: str, most_us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the plain loop and as the same plan without a disk; the latest checkpoints are left."""
+    """As the plain loop and as the same plan without a disk; the latest states are left."""
     plan, tasks = ready(name)
     plans.prove(plan)
     plans.prove(plain(plan))
     pausing(monkeypatch, 1, most_us)
-    result = run(plan, tasks, Options(checkpoints=tmp_path))
+    result = run(plan, tasks, Options(folder=tmp_path))
     assert_same(plan, tasks, result)
     assert result.losses == run(plain(plan), tasks).losses
-    last = {f"{task.name}-{task.steps}.pt" for task in plan.tasks}
-    assert {path.name for path in tmp_path.iterdir()} == last
+    assert all(step_in(tmp_path, task.name) == task.steps for task in plan.tasks)
     assert result.host_bytes < sum(b.bytes for b in plan.host.buffers)
 
 
 @pytest.mark.parametrize("name", DISKED)
-def test_a_killed_run_goes_on_from_its_checkpoints(name: str, tmp_path: Path) -> None:
+def test_what_is_left_goes_on_in_the_folder(name: str, tmp_path: Path) -> None:
     """Bit for bit, wherever it was killed: what is left of the plan finds each task on the disk or
     in the store."""
     plan, tasks = ready(name)
@@ -73,9 +72,9 @@ def test_a_killed_run_goes_on_from_its_checkpoints(name: str, tmp_path: Path) ->
             segments=plan.segments[:until],
             tasks=tuple(structs.replace(t, steps=done[t.name]) for t in plan.tasks if done[t.name]),
         )
-        run(first, [t for t in tasks if t.name in names], Options(checkpoints=folder))
+        run(first, [t for t in tasks if t.name in names], Options(folder=folder))
         left = rest(plan, Reached(done))
-        result = run(left, tasks, Options(checkpoints=folder, resume=folder))
+        result = run(left, tasks, Options(folder=folder))
         for task, planned in zip(tasks, plan.tasks, strict=True):
             whole = train(task, planned.microbatches)
             for key, parameter in result.model(task.name).named_parameters():
@@ -85,7 +84,7 @@ def test_a_killed_run_goes_on_from_its_checkpoints(name: str, tmp_path: Path) ->
 def test_a_folder_must_be_given(tmp_path: Path) -> None:
     """A plan whose tasks all stay in the store needs none."""
     plan, tasks = ready("beside")
-    with pytest.raises(UsageError, match="wait on the disk, as checkpoints; say where, --checkpo"):
+    with pytest.raises(UsageError, match="wait on the disk, in the run's folder; say where, -o"):
         run(plan, tasks)
     assert_same(plan, tasks, run(plain(plan), tasks))
 
@@ -107,22 +106,22 @@ def test_a_damaged_file_ends_the_run_or_drops_its_task(
         return part
 
     monkeypatch.setattr(checkpoint, "write_part", spoil)
-    options = Options(checkpoints=tmp_path, keep_going=keep_going)
+    options = Options(folder=tmp_path, keep_going=keep_going)
     if not keep_going:
-        with pytest.raises((RunError, MismatchError), match=r"b-0\.pt: "):
+        with pytest.raises((RunError, MismatchError), match=r"b\.pt: "):
             run(plan, tasks, options)
         return
     result = run(plan, tasks, options)
     (drop,) = result.dropped.values()
     assert drop.task == "b"
-    assert "b-0.pt" in drop.reason
+    assert "b.pt" in drop.reason
     others_same(plan, tasks, result, "b")
 
 
 def test_a_stopped_task_waits_on_the_disk_to_the_end(tmp_path: Path) -> None:
     """Its state whole, and the others never notice."""
     plan, tasks = ready("in-turn")
-    result = run(plan, tasks, Options(checkpoints=tmp_path, stop=(parse("a:loss>0@3"),)))
+    result = run(plan, tasks, Options(folder=tmp_path, stop=(parse("a:loss>0@3"),)))
     assert result.stopped["a"].step == 3
     others_same(plan, tasks, result, "a")
     expected = train(replace(tasks[0], steps=3), plan.tasks[0].microbatches)
@@ -150,7 +149,7 @@ def test_a_dropped_task_leaves_its_place_to_others(tmp_path: Path) -> None:
     plan, tasks = ready("two-rooms")
     Failing.calls = 0
     broken = _with_layer(tasks, "a")
-    result = run(plan, broken, Options(checkpoints=tmp_path, keep_going=True))
+    result = run(plan, broken, Options(folder=tmp_path, keep_going=True))
     assert result.dropped.keys() == {"a"}
     others_same(plan, broken, result, "a")
 
@@ -175,7 +174,7 @@ def _with_layer(tasks: Sequence[Task], name: str) -> list[Task]:
 def test_models_take_turns_after_the_run(tmp_path: Path) -> None:
     """One whose place another took is of no use, and not of wrong use, until it is asked for."""
     plan, tasks = ready("beside")
-    result = run(plan, tasks, Options(checkpoints=tmp_path))
+    result = run(plan, tasks, Options(folder=tmp_path))
     c, b = result.model("c"), result.model("b")
     kept = result.optimizer_state("b")
     assert all(parameter.numel() == 0 for parameter in c.parameters())
@@ -197,20 +196,16 @@ def tasks():
 """
 
 
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves every task wherever it ended."""
     monkeypatch.chdir(tmp_path)
     plan, tasks = ready("beside")
     listed = [(t.name, t.shards[-1].end_layer, t.steps) for t in plan.tasks]
     Path("work.py").write_text(WORK.replace("TASKS", repr(listed)))
     plans.save("plan.json", known_as(plan, "work.py:tasks"))
-    assert main(["run", "plan.json"]) == 2
-    assert "--checkpoints DIR" in capsys.readouterr().err
-    assert main(["run", "plan.json", "--checkpoints", "away", "--save", "saved"]) == 0
+    assert main(["run", "plan.json", "-o", "x"]) == 0
     for task, planned in zip(tasks, plan.tasks, strict=True):
-        saved = torch.load(f"saved/{task.name}.pt")
+        saved = torch.load(f"x/{task.name}.pt")
         for name, value in train(task, planned.microbatches).params.items():
             assert torch.equal(saved["model"][name], value)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.judged import EVERY, HELD, held, held_alone, held_packed, judged
+from support.same import step_in
 from support.texted import (
     MOST,
     Packed,
@@ -111,12 +112,11 @@ def test_a_run_that_was_interrupted_in_an_evaluation_makes_it_anew(tmp_path: Pat
         return held(samples)
 
     with pytest.raises(InterruptedRun):
-        ran(with_held(made, data=pressing), checkpoints=tmp_path)
-    (file,) = tmp_path.glob("a-*.pt")
-    done = int(file.stem.partition("-")[2])
+        ran(with_held(made, data=pressing), folder=tmp_path)
+    done = step_in(tmp_path)
     owed = ("a",) if done % EVERY == 0 else ()
     made = made._replace(plan=rest(made.plan, Reached({"a": done}, owed)))
-    result = ran(made, resume=tmp_path, checkpoints=tmp_path)
+    result = ran(made, folder=tmp_path)
     assert result.losses["a"] == whole.losses["a"][done:]
     due = {n: loss for n, loss in whole.val_losses["a"].items() if n > done or (n == done and owed)}
     assert result.val_losses["a"] == due != {}

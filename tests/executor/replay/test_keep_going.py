@@ -156,14 +156,13 @@ def test_a_layer_that_goes_wrong(
     """The others train to their end, those that follow on its device too; the log says what was."""
     Counted.after = 40 if victim == "a" else 17
     plan, tasks = ready(four(), **{victim: make})
-    log = tmp_path / "x.jsonl"
-    result = run(plan, tasks, Options(keep_going=True, log=log))
+    result = run(plan, tasks, Options(keep_going=True, folder=tmp_path))
     others_same(plan, tasks, result, victim)
     drop = result.dropped[victim]
     assert text in drop.reason
     assert drop.op.startswith(f"{victim}.s")
     assert 1 <= drop.step <= 2
-    told = runlog.load(log)
+    told = runlog.load(tmp_path)
     assert told.drops == (drop,)
     assert told.end is not None
     assert told.end.status == "partial"
@@ -223,8 +222,8 @@ def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert first < 3
     assert result.warnings == {"a": text}
     assert capsys.readouterr().err == f"warning: task a: {text}\n"
-    assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x.jsonl"), [])
-    told = json.loads(report.to_json(plan, result, Path("x.jsonl"), []))["tasks"]
+    assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x"))
+    told = json.loads(report.to_json(plan, result, Path("x")))["tasks"]
     assert [task["warning"] for task in told] == [text, None, None, None]
 
 
@@ -247,9 +246,9 @@ def test_all_tasks_fail(tmp_path: Path) -> None:
     """There is still a result, and a log."""
     Counted.after = 0
     plan, tasks = ready(four(), a=Counted, b=Counted, c=Counted, d=Counted)
-    result = run(plan, tasks, Options(keep_going=True, log=tmp_path / "x.jsonl"))
+    result = run(plan, tasks, Options(keep_going=True, folder=tmp_path))
     assert set(result.dropped) == set("abcd")
-    assert {drop.task for drop in runlog.load(tmp_path / "x.jsonl").drops} == set("abcd")
+    assert {drop.task for drop in runlog.load(tmp_path).drops} == set("abcd")
 
 
 @pytest.mark.parametrize("make", [Counted, Drawing, Infinite])
@@ -480,7 +479,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 def test_the_command(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, a report of what was dropped and where, and the others saved."""
-    assert main(["run", "plan.json", "--keep-going", "--save", "saved"]) == 1
+    assert main(["run", "plan.json", "--keep-going"]) == 1
     captured = capsys.readouterr()
     said = "dropped: a in step 1, a.s0.B0: RuntimeError: cold"
     row = next(row.split() for row in captured.out.splitlines() if row.startswith("a "))
@@ -488,8 +487,8 @@ def test_the_command(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     assert row[-1] == "dropped"
     assert captured.out.splitlines()[-1] == said
     assert captured.err.splitlines() == [said]
-    assert [path.name for path in Path("saved").iterdir()] == ["b.pt"]
-    log = runlog.load("runs/plan.jsonl")
+    assert [path.name for path in Path("runs/plan").glob("*.pt")] == ["b.pt"]
+    log = runlog.load("runs/plan")
     found = compare(planned, log, log.header.plan_sha256)
     assert found.status == "partial"
     assert found.missing.count == 0

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from msgspec import structs
+from support.same import step_in
 from support.texted import (
     BATCH,
     LENGTHS,
@@ -228,12 +229,11 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: i
 
     made = made._replace(task=replace(made.task, data=pressing))
     with pytest.raises(InterruptedRun):
-        ran(made, checkpoints=tmp_path)
-    (file,) = tmp_path.glob("a-*.pt")
-    done = int(file.stem.partition("-")[2])
+        ran(made, folder=tmp_path)
+    done = step_in(tmp_path)
     assert 0 < done < made.task.steps
     made = made._replace(plan=rest(made.plan, Reached({"a": done})))
-    result = ran(made, resume=tmp_path, checkpoints=tmp_path)
+    result = ran(made, folder=tmp_path)
     assert result.losses["a"] == whole.losses["a"][done:]
     assert all(torch.equal(p, params(whole)[name]) for name, p in params(result).items())
 

@@ -29,8 +29,8 @@ SLOW_LINK = Emulation(h2d_bytes_per_s=1_000_000, d2h_bytes_per_s=2_000_000, late
 def logged(plan: Plan, folder: Path, **options: bool) -> runlog.RunLog:
     """The log of a run of `plan` with ordinary layers."""
     tasks = tasks_for(plan)
-    path = folder / "deep" / "x.jsonl"
-    run(plan, tasks, Options(log=path, **options))  # type: ignore[arg-type]
+    path = folder / "deep"
+    run(plan, tasks, Options(folder=path, **options))  # type: ignore[arg-type]
     return runlog.load(path)
 
 
@@ -97,8 +97,8 @@ def test_copies_overlap_with_compute(tmp_path: Path) -> None:
     tasks = tasks_for(plan, make=Heavy)
     plan = fit(plan, tasks, emulation=SLOW_LINK)
     beside, alone = tmp_path / "beside", tmp_path / "alone"
-    run(plan, tasks, Options(log=beside))
-    run(plan, tasks, Options(log=alone, serial_copies=True))
+    run(plan, tasks, Options(folder=beside))
+    run(plan, tasks, Options(folder=alone, serial_copies=True))
     assert overlap_us(runlog.load(beside)) > 0
     assert overlap_us(runlog.load(alone)) == 0
 
@@ -110,10 +110,9 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     task = chain("a", 2, planned.batch, planned.steps)
     plan = fit(plan, [task])
     task = replace(task, loss=lambda y, _: y.mean() * math.nan)
-    path = tmp_path / "x.jsonl"
-    result = run(plan, [task], Options(log=path))
+    result = run(plan, [task], Options(folder=tmp_path))
     assert all(math.isnan(loss) for loss in result.losses["a"])
-    assert [record.loss for record in runlog.load(path).steps] == [None] * planned.steps
+    assert [record.loss for record in runlog.load(tmp_path).steps] == [None] * planned.steps
 
 
 def test_a_later_segment_waits(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_device_that_fails_hides_nothing_else(
     monkeypatch.setattr(Recorder, "op", noted)
     with pytest.raises(RunError, match=r"^a\.s0\.B0 in round 1, or one before: .* failure$"):
         logged(plan, tmp_path)
-    log = runlog.load(tmp_path / "deep" / "x.jsonl")
+    log = runlog.load(tmp_path / "deep")
     assert log.stops == (ended,)
     assert log.end is not None
     assert log.end.status == "failed"

@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW
 import plans
 from executor import run
 from executor.driver import Options
-from executor.errors import InterruptedRun, MismatchError, UsageError
+from executor.errors import InterruptedRun, MismatchError
 from plans import runlog
 
 PLANS = handmade.PLANS | noted.NOTED
@@ -41,16 +41,15 @@ def test_a_task_on_several_devices_goes_on_on_others(on: str, step: int, tmp_pat
     trained elsewhere, with the bits of a plain loop."""
     tasks = tasks_for(handmade.gang())
     plan = fit(handmade.gang(), tasks)
-    log = tmp_path / "x.jsonl"
     with pytest.raises(InterruptedRun):
-        run(plan, [press(on, step, t) for t in tasks], Options(checkpoints=tmp_path, log=log))
-    first = runlog.load(log)
+        run(plan, [press(on, step, t) for t in tasks], Options(folder=tmp_path))
+    first = runlog.load(tmp_path)
     done = {line.task: line.step for line in first.checkpoints}
     left = {task.name: task.steps - done.get(task.name, 0) for task in plan.tasks}
     assert 0 < sum(left.values()) < 8
     rest = handmade.onwards(plan, done, {"a": (2, 1), "b": (0,)})
     plans.prove(rest)
-    result = run(rest, tasks, Options(resume=tmp_path))
+    result = run(rest, tasks, Options(folder=tmp_path))
     for task in tasks:
         plain = train(task, 2)
         losses = [line.loss for line in first.steps if line.task == task.name]
@@ -65,8 +64,8 @@ def test_a_log_says_how_several_devices_add(name: str, tmp_path: Path) -> None:
     """For a plan of the rest, which adds in the same order; where each layer has one device, as any
     plan does."""
     made = handmade.PLANS[name]()
-    run(fit(made, tasks_for(made)), tasks_for(made), Options(log=tmp_path / "x.jsonl"))
-    told = runlog.load(tmp_path / "x.jsonl").header.additions
+    run(fit(made, tasks_for(made)), tasks_for(made), Options(folder=tmp_path))
+    told = runlog.load(tmp_path).header.additions
     assert {task: [one.sum for one in own] for task, own in told.items()} == (
         {"a": ["(0)+(1)"]} if name == "parallel" else {}
     )
@@ -95,47 +94,15 @@ def test_every_precision_goes_on(precision: str, optimizer: str, tmp_path: Path)
     goes_on(fit(made, tasks), tasks, tmp_path)
 
 
-def test_a_run_writes_where_it_can_go_on(tmp_path: Path) -> None:
-    """The log names each checkpoint with its step, and nothing half written is left."""
-    tasks = tasks_for(handmade.relay())
-    plan = fit(handmade.relay(), tasks)
-    plans.prove(plan)
-    log, kept = tmp_path / "run.jsonl", tmp_path / "kept"
-    kept.mkdir()
-    run(plan, tasks, Options(log=log, checkpoints=kept))
-    assert {path.name for path in kept.iterdir()} == {f"{t.name}-{t.steps}.pt" for t in tasks}
-    noted_steps = [(line.task, line.step) for line in runlog.load(log).checkpoints]
-    assert sorted(noted_steps)[-1] == (tasks[-1].name, tasks[-1].steps)
-
-
-def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    """So is one of another step, and what is no checkpoint."""
-    tasks = tasks_for(handmade.resident())
-    plan = later(fit(handmade.resident(), tasks), 1, 3)
-    with pytest.raises(UsageError, match=r"goes on after step 1; say where .* --resume DIR"):
-        run(plan, tasks)
-    with pytest.raises(UsageError, match="there is no such checkpoint"):
-        run(plan, tasks, Options(resume=tmp_path))
-    (tmp_path / "a-1.pt").write_bytes(b"nonsense")
-    with pytest.raises(UsageError, match="is no checkpoint"):
-        run(plan, tasks, Options(resume=tmp_path))
-    (tmp_path / "a-1.pt").unlink()
-    run(later(plan, 0, 2), tasks, Options(checkpoints=tmp_path))
-    (tmp_path / "a-2.pt").rename(tmp_path / "a-1.pt")
-    with pytest.raises(MismatchError, match="is of step 2, the plan goes on after 1"):
-        run(plan, tasks, Options(resume=tmp_path))
-
-
 def test_another_kind_of_device_or_precision_is_refused(tmp_path: Path) -> None:
     """A checkpoint's random numbers and loss scale belong to the kind that made them."""
     tasks = tasks_for(handmade.resident())
     plan = fit(handmade.resident(), tasks)
-    run(later(plan, 0, 1), tasks, Options(checkpoints=tmp_path))
-    whole = torch.load(tmp_path / "a-1.pt")
-    del whole["manifest"]  # which would tell that it was changed
-    torch.save(whole | {"rng": whole["rng"][:16].clone()}, tmp_path / "a-1.pt")
+    run(later(plan, 0, 1), tasks, Options(folder=tmp_path))
+    whole = torch.load(tmp_path / "a.pt")
+    torch.save(whole | {"rng": whole["rng"][:16].clone()}, tmp_path / "a.pt")
     with pytest.raises(MismatchError, match="has 16 bytes of random state, a device"):
-        run(later(plan, 1, 3), tasks, Options(resume=tmp_path))
-    torch.save(whole | {"loss_scale": {"scale": torch.ones(1)}}, tmp_path / "a-1.pt")
+        run(later(plan, 1, 3), tasks, Options(folder=tmp_path))
+    torch.save(whole | {"loss_scale": {"scale": torch.ones(1)}}, tmp_path / "a.pt")
     with pytest.raises(MismatchError, match="is fp32 in the plan, and the checkpoint has a loss"):
-        run(later(plan, 1, 3), tasks, Options(resume=tmp_path))
+        run(later(plan, 1, 3), tasks, Options(folder=tmp_path))

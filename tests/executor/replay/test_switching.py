@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.same import step_in
 from support.switched import switched
 from support.texted import BATCH, Packed, data, one_by_one, trained
 from torch import Tensor
@@ -58,11 +59,10 @@ def test_a_run_goes_on_where_pipelines_change(made: Packed, whole: Result, tmp_p
         return data(samples)
 
     with pytest.raises(InterruptedRun):
-        ran(made._replace(task=replace(made.task, data=pressing)), checkpoints=tmp_path)
-    (file,) = tmp_path.glob("a-*.pt")
-    done = int(file.stem.partition("-")[2])
+        ran(made._replace(task=replace(made.task, data=pressing)), folder=tmp_path)
+    done = step_in(tmp_path)
     assert 0 < done <= TURNS[0][1]
     left = made._replace(plan=rest(made.plan, Reached({"a": done})))
-    result = ran(left, resume=tmp_path, checkpoints=tmp_path)
+    result = ran(left, folder=tmp_path)
     assert result.losses["a"] == whole.losses["a"][done:]
     assert all(torch.equal(p, params(whole)[name]) for name, p in params(result).items())

@@ -21,7 +21,6 @@ import plans
 from executor import run
 from executor.driver import Options
 from executor.errors import MismatchError
-from executor.records import checkpoint
 from executor.workload.task import Task
 from plans.order import kept_bytes
 from plans.schema import Plan
@@ -39,9 +38,8 @@ def test_checkpoints_are_those_of_a_run_with_parameters_on_the_host(tmp_path: Pa
     ways = {"with": fit(plain, tasks), "without": fit(casting(plain), tasks)}
     saved = {}
     for name, plan in ways.items():
-        (tmp_path / name).mkdir()
-        run(later(plan, 0, 1), tasks, Options(checkpoints=tmp_path / name))
-        saved[name] = torch.load(checkpoint.path_of(tmp_path / name, "a", 1), weights_only=True)
+        run(later(plan, 0, 1), tasks, Options(folder=tmp_path / name))
+        saved[name] = torch.load(tmp_path / name / "a.pt", weights_only=True)
     one, other = saved.values()
     for key, value in one["model"].items():
         assert value.dtype == torch.bfloat16
@@ -51,7 +49,7 @@ def test_checkpoints_are_those_of_a_run_with_parameters_on_the_host(tmp_path: Pa
     oracle = train(tasks[0], plain.tasks[0].microbatches)
     for name, source in (("with", "without"), ("without", "with")):
         rest = later(ways[name], 1, tasks[0].steps - 1)
-        result = run(rest, tasks, Options(resume=tmp_path / source))
+        result = run(rest, tasks, Options(folder=tmp_path / source))
         assert result.losses["a"] == oracle.losses[1:]
         for key, parameter in result.model("a").named_parameters():
             assert torch.equal(parameter, oracle.params[key]), key
@@ -63,7 +61,7 @@ def test_a_run_goes_on_after_its_own_checkpoints(tmp_path: Path) -> None:
     tasks = low(made)
     plan = fit(made, tasks)
     assert len(plan.segments) == 2
-    assert_same(plan, tasks, run(plan, tasks, Options(checkpoints=tmp_path)))
+    assert_same(plan, tasks, run(plan, tasks, Options(folder=tmp_path)))
 
 
 def test_the_model_that_is_handed_out_is_whole() -> None:
@@ -87,7 +85,7 @@ def test_states_alone_wait_on_the_disk(name: str, tmp_path: Path) -> None:
     tasks = low(made)
     ready = swapping(together(fit(made, tasks), rooms), reads, writes)
     plans.prove(ready)
-    assert_same(ready, tasks, run(ready, tasks, Options(checkpoints=tmp_path)))
+    assert_same(ready, tasks, run(ready, tasks, Options(folder=tmp_path)))
     size = sum(kept_bytes(task) for task in ready.tasks)
     assert size == sum(shard.state_bytes for task in ready.tasks for shard in task.shards)
 

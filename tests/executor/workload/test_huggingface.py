@@ -119,8 +119,8 @@ def test_a_config_is_profiled_planned_and_trained(
     succeeded(executor_cli("profile", name, *shape, *machine, "-o", "profile.json"))
     succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
     assert plans.load("plan.json").tasks[0].workload.ref.startswith(f"{name}?task=causal-lm&")
-    succeeded(executor_cli("run", "plan.json", "-o", "run.jsonl", "--save", "saved"))
-    assert "transformer.wte.weight" in torch.load("saved/tiny.pt")["model"]
+    succeeded(executor_cli("run", "plan.json", "-o", "x"))
+    assert "transformer.wte.weight" in torch.load("x/tiny.pt")["model"]
 
 
 def test_options_of_hugging_face_are_for_its_workloads_only() -> None:

@@ -248,7 +248,7 @@ def test_a_mistake_that_comes_late_is_told_with_its_step(name: str) -> None:
     """In one line, with exit code 1."""
     profile(f"work.py:{name}", "profile.json")
     succeeded(planner_cli("build", "profile.json", "-o", "plan.json", "--microbatch", 4))
-    refused(executor_cli("run", "plan.json", "-o", "run.jsonl"), 1, RUN[name])
+    refused(executor_cli("run", "plan.json", "-o", "x"), 1, RUN[name])
 
 
 def test_data_that_is_gone_when_a_run_opens_is_told() -> None:
@@ -257,4 +257,4 @@ def test_data_that_is_gone_when_a_run_opens_is_told() -> None:
     succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
     Path("moved").touch()
     text = "task a: data(0): FileNotFoundError: no data here"
-    refused(executor_cli("run", "plan.json", "-o", "run.jsonl"), 1, text)
+    refused(executor_cli("run", "plan.json", "-o", "x"), 1, text)

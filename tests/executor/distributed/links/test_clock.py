@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiles.save(folder / "profile.json", measured)
     call = ("build", folder / "profile.json", "--devices", "2", "--layout", "2x1")
     succeeded(planner_cli(*call, "-o", folder / "plan.json"))
-    command = json.dumps(["run", "plan.json", "-o", "log.jsonl"])
+    command = json.dumps(["run", "plan.json", "-o", "x"])
     said = folder / "said"
     both = started(torchrun(2, IN_TURN, command), said, folder, APART="clock")
     assert ended(both) == 0, said.read_text()
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_crosses_is_read_after_it_was_sent(folder: Path) -> None:
     """In both directions, by the times in the log; and all that happened did so within the run."""
-    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "log.jsonl")
+    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "x")
     assert log.end
     assert 0 < max(op.end_us for op in log.ops) <= log.end.actual_us + LATE_US
     assert min(op.end_us for op in log.ops) > 0
@@ -64,7 +64,7 @@ def test_what_crosses_is_read_after_it_was_sent(folder: Path) -> None:
 
 def test_ops_say_which_process_ran_them(folder: Path) -> None:
     """Each device has one here, and a send is an op of its sender."""
-    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "log.jsonl")
+    plan, log = plans.load(folder / "plan.json"), runlog.load(folder / "x")
     program = plan.programs[0]
     streams = {op.id: op.stream for op in (*program.enter, *program.round, *program.leave)}
     assert {op.rank for op in log.ops} == {0, 1}
@@ -73,7 +73,7 @@ def test_ops_say_which_process_ran_them(folder: Path) -> None:
 
 def test_reports_read_such_a_log(folder: Path) -> None:
     """Comparison, picture and trace."""
-    call = "compare", folder / "plan.json", folder / "log.jsonl"
+    call = "compare", folder / "plan.json", folder / "x"
     files = folder / "run.png", folder / "run.json"
     succeeded(planner_cli(*call, "--gantt", files[0], "--trace", files[1]))
     assert all(file.stat().st_size > 1000 for file in files)
