@@ -68,7 +68,7 @@ MAY_IMPORT = {
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed conducting cutting records workload profiling",
         "report": "records replay",
-        "cli": "processes report saving driver records profiling workload",
+        "cli": "processes report driver records profiling workload",
         "__main__": "cli",
     },
     "plans": {
