@@ -1,5 +1,6 @@
 """The run log: what happened, op by op, joined to the plan by (segment, op id, round)."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -156,7 +157,7 @@ def encode(lines: Iterable[Line]) -> bytes:
 def files(folder: str | Path) -> list[Path]:
     """The logs in a run's folder, oldest first; of a log's own path, that log."""
     path = Path(folder)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # also where no path can be so long
         return [path]
     earlier = {int(log.suffixes[0][1:]): log for log in path.glob("log.[0-9]*.jsonl")}
     return [*(earlier[number] for number in sorted(earlier)), path / LOG]

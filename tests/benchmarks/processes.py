@@ -42,6 +42,7 @@ from executor.distributed import worker
 from executor.distributed.values import Parcel
 from executor.driver import Options
 from executor.numerics import Layout, hold
+from executor.records.folder import RunFolder
 from executor.replay import ops
 from executor.replay.ops import Work
 from executor.replay.task_state import TaskState
@@ -92,15 +93,17 @@ def load(work: Work, step: int) -> None:
 def nothing_to_do() -> Iterator[None]:
     """Ops that leave nothing but what an X behind them tells of."""
     kept, settle, parcel = dict(ops._HANDLERS), TaskState.settle, worker.parcel
+    keep = RunFolder.keep
     ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
     ops._HANDLERS.update(F=forward, B=backward, P=load)
     TaskState.settle = lambda self, step: None  # type: ignore[method-assign]
+    RunFolder.keep = lambda self, task, step, at_us: None  # type: ignore[method-assign]
     worker.parcel = lambda task, step, roles, begins: Parcel(task.plan.name, step, b"", None, {})
     try:
         yield
     finally:
         ops._HANDLERS.update(kept)
-        TaskState.settle = settle  # type: ignore[method-assign]
+        TaskState.settle, RunFolder.keep = settle, keep  # type: ignore[method-assign]
         worker.parcel = parcel
 
 

@@ -30,6 +30,7 @@ from support.fit import fit, lasting
 from executor import run
 from executor.devices.device import aligned
 from executor.driver import Options
+from executor.records.folder import RunFolder
 from executor.replay import ops
 from executor.replay.task_state import TaskState
 from executor.shards.shard import Shard
@@ -39,14 +40,15 @@ from plans import runlog
 @contextmanager
 def nothing_to_do() -> Iterator[None]:
     """Ops that return at once."""
-    kept, settle = dict(ops._HANDLERS), TaskState.settle
+    kept, settle, keep = dict(ops._HANDLERS), TaskState.settle, RunFolder.keep
     ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
     TaskState.settle = lambda self, step: None  # type: ignore[method-assign]
+    RunFolder.keep = lambda self, task, step, at_us: None  # type: ignore[method-assign]
     try:
         yield
     finally:
         ops._HANDLERS.update(kept)
-        TaskState.settle = settle  # type: ignore[method-assign]
+        TaskState.settle, RunFolder.keep = settle, keep  # type: ignore[method-assign]
 
 
 def measure(name: str, rounds: int) -> tuple[str, int, float, float]:

@@ -72,3 +72,13 @@ def test_log_must_begin_with_a_header(tmp_path: Path, drop: int | None) -> None:
     path.write_bytes(b"\n".join(rows))
     with pytest.raises(FormatError, match="line 1: this is not a run log"):
         runlog.load(path)
+
+
+def test_the_logs_of_a_folder(tmp_path: Path) -> None:
+    """Oldest first, by their numbers; the latest is the run's."""
+    names = [*(f"log.{number}.jsonl" for number in range(1, 11)), "log.jsonl"]
+    for name in reversed(names):
+        (tmp_path / name).touch()
+    _write(tmp_path / "log.jsonl", log := timetables.log(timetables.tiny()))
+    assert [path.name for path in runlog.files(tmp_path)] == names
+    assert runlog.load(tmp_path) == log

@@ -194,7 +194,7 @@ class Started:
         if not self._log.exists():
             return False
         log = runlog.load(self._log)
-        return len(log.restarts) == attempt and len(log.steps) >= steps
+        return not log.end and len(log.restarts) == attempt and len(log.steps) >= steps
 
 
 def _runs(pid: int) -> bool:

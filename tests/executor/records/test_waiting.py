@@ -70,6 +70,7 @@ def test_what_is_left_goes_on_in_the_folder(name: str, tmp_path: Path) -> None:
         first = structs.replace(
             plan,
             segments=plan.segments[:until],
+            programs=tuple(p for p in plan.programs if {*p.tasks} <= {*names}),
             tasks=tuple(structs.replace(t, steps=done[t.name]) for t in plan.tasks if done[t.name]),
         )
         run(first, [t for t in tasks if t.name in names], Options(folder=folder))

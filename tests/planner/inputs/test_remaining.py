@@ -27,7 +27,7 @@ def log_of(done: int, reordered: int = 1) -> RunLog:
         reordered={"a": reordered} if reordered > 1 else {},
         additions={"a": SUMS},
     )
-    return RunLog(header, (), (), None, (CheckpointRecord("a", done, "a.pt", 0),))
+    return RunLog(header, (), (), None, (CheckpointRecord("a", done, 0),))
 
 
 @pytest.mark.parametrize("window", [1, 4])

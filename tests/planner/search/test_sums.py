@@ -80,7 +80,7 @@ def log(additions: dict[str, tuple[Addition, ...]], step: int) -> RunLog:
         microbatch={"a": 1},
         additions=additions,
     )
-    kept = CheckpointRecord("a", step, f"a-{step}.pt", 0)
+    kept = CheckpointRecord("a", step, 0)
     return RunLog(header=header, ops=(), steps=(), checkpoints=(kept,), end=None)
 
 
