@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from profiles.codec import ALIGNMENT
-from profiles.curves import FEWEST, OPS
+from profiles.curves import FEWEST
 from profiles.findings import Findings
 from profiles.schema import Layer, LinkKind, Profile, Task, Time
 
@@ -77,15 +77,12 @@ def _task(task: Task) -> Iterator[str]:
 
 
 def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
-    """A task with lengths is measured at enough of them, and has curves of all that was."""
+    """A task with lengths is measured at enough of them."""
     said, judged = task.lengths, task.evaluation_lengths
     if (judged is not None) != (said is not None and task.evaluation is not None):
         what = "" if judged else "no "
         yield f"{task.name}: there are {what}lengths of samples to evaluate it on"
     if said is None:
-        fitted = [layer.name for layer in task.layers if layer.curves]
-        if fitted:
-            yield f"{task.name}: layer {fitted[0]} has curves, but the task has no lengths"
         return
     if len(sizes) < FEWEST or all(size % ALIGNMENT for size in sizes):
         yield (
@@ -99,14 +96,6 @@ def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
             yield (
                 f"{task.name}: {one.samples} lengths of at most {one.longest} cannot have "
                 f"{one.tokens} tokens together"
-            )
-    for index, layer in enumerate(task.layers):
-        measured = [op for op in OPS if all(getattr(c, op) for c in layer.costs)]
-        if [curve.op for curve in layer.curves] != measured:
-            yield (
-                f"{task.name}.layers[{index}] {layer.name}: has curves of "
-                f"{', '.join(c.op for c in layer.curves) or 'nothing'}, expected of "
-                f"{', '.join(measured)}"
             )
 
 

@@ -41,6 +41,7 @@ from executor.profiling.layer import Lab
 from executor.workload import Task, load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
+from profiles.curves import curves_of
 from profiles.units import LARGEST, show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
@@ -211,7 +212,7 @@ def table(measured: schema.Profile) -> str:
 def _told(task: schema.Task, lengths: schema.Lengths) -> str:
     """The lengths of a task, where it was measured, and how well its curves fit, in words."""
     sizes = ", ".join(str(cost.microbatch) for cost in task.layers[0].costs)
-    off = max(curve.off_ppm for layer in task.layers for curve in layer.curves)
+    off = max(curve.off_ppm for layer in task.layers for curve in curves_of(layer.costs))
     return (
         f"{task.name}: {lengths.samples} samples of {lengths.longest} tokens at most; measured at "
         f"{sizes}; curves are off by {off / 10**4:.1f} % at most"

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from profiles import curves
 from profiles.codec import ALIGNMENT, align
-from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
+from profiles.schema import BatchCost, LayerCost, Task, Time
 
 
 def at(task: Task, tokens: int, squares: int | None = None, used: int | None = None) -> Task:
@@ -27,7 +27,7 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
     layers = tuple(
         replace(
             layer,
-            costs=(_cost(layer.costs, layer.curves, place, tokens, used or tokens, total),),
+            costs=(_cost(layer.costs, place, tokens, used or tokens, total),),
         )
         for layer in task.layers
     )
@@ -37,7 +37,6 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
 @lru_cache(maxsize=1 << 12)
 def _cost(
     costs: tuple[LayerCost, ...],
-    fitted: tuple[Curve, ...],
     place: int,
     tokens: int,
     used: int,
@@ -46,7 +45,8 @@ def _cost(
     """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
     known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
-    times |= {c.op: _spread(getattr(near, c.op), curves.us(c, used, squares)) for c in fitted}
+    for one in curves.curves_of(costs):
+        times[one.op] = _spread(getattr(near, one.op), curves.us(one, used, squares))
     sizes: dict[str, int | None] = {}
     for name in curves.IN_PROPORTION:
         sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)

@@ -6,7 +6,6 @@ from support.synthetic import time_us
 
 from profiles import lengths as files
 from profiles.codec import align, sha256
-from profiles.curves import curves_of
 from profiles.schema import BatchCost, Layer, LayerCost, Task, Workload
 
 SIZES = (256, 512, 1024, 4096)
@@ -66,7 +65,6 @@ def text_task(
         update_device=time_us(100),
         update_host=time_us(200),
         costs=costs,
-        curves=curves_of(costs),
     )
     return Task(
         name=name,
