@@ -76,7 +76,8 @@ MAY_IMPORT = {
         "prediction": "",
         "ops": "",
         "schema": "ops prediction ties",
-        "additions": "ops schema",
+        "graph": "schema",
+        "additions": "graph ops schema",
         "ties": "",
         "samples": "",
         "runlog": "additions",
@@ -85,7 +86,7 @@ MAY_IMPORT = {
         "order": "view timing ops schema",
         "part": "order schema",
         "trace": "runlog timing schema",
-        "checker": "order view timing additions samples ops schema prediction",
+        "checker": "order view timing additions graph samples ops schema prediction",
         "__main__": "runlog schema",
     },
 }

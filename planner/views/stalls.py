@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from plans import graph
 from plans.ops import Lane
 from plans.schema import Op, Plan, Program
 from profiles.units import show_us
@@ -55,7 +56,10 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
     queues: dict[str, list[Op]] = {}
     for op in program.round:
         queues.setdefault(op.stream, []).append(op)
-    waits = _waits(program, queues)
+    waits = {
+        op.id: [(program.round[place], lag) for place, lag in (*own[1:], own[0])]
+        for op, own in zip(program.round, graph.waits(program.round), strict=True)
+    }
     busiest, *_ = max(queues.values(), key=lambda queue: sum(op.us for op in queue))
     found: dict[tuple[str, str], Counter[str]] = {}
     for device in devices:
@@ -70,18 +74,6 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
     made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
     ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
     return tuple(one for one in ranked if one.us)
-
-
-def _waits(program: Program, queues: dict[str, list[Op]]) -> Waits:
-    ops = {op.id: op for op in program.round}
-    found = {
-        op.id: [(ops[edge.removesuffix("@-1")], int(edge.endswith("@-1"))) for edge in op.after]
-        for op in program.round
-    }
-    for queue in queues.values():
-        for place, op in enumerate(queue):
-            found[op.id].append((queue[place - 1], int(place == 0)))
-    return found
 
 
 def _blamed(op: Op, since: int, waits: Waits, period: int) -> Iterator[tuple[Op | None, int]]:

@@ -12,10 +12,10 @@ from itertools import accumulate, chain
 from plans.checker.graphs import Load, heaviest
 from plans.checker.order import Phase
 from plans.ops import Lane, OpName
-from plans.order import Stays, node_count
-from plans.schema import Buffer, Plan, Task
+from plans.order import Stays
+from plans.schema import Buffer, Plan, Program, Task
 from plans.timing import overlaps, scaled
-from plans.view import View, by_kind, stored
+from plans.view import View, stored
 from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -73,15 +73,6 @@ def values_fit(view: View, phases: Iterable[Phase]) -> Iterator[str]:
                     f"{op.id}: {role} has {needed} bytes but {buffer.name} of space "
                     f"{buffer.space} has {buffer.bytes}"
                 )
-
-
-def host_fits(plan: Plan) -> Iterator[str]:
-    """The host store fits its budget; each of several nodes has but a part of it, which `ledger`
-    counts."""
-    host = plan.host
-    yield from aligned(host.buffers)
-    if host.bytes > host.budget_bytes and node_count(plan) == 1:
-        yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
 
 
 def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
@@ -168,8 +159,8 @@ def devices_fit(plan: Plan) -> Iterator[str]:
                 )
 
 
-def memory_fits(view: View) -> Iterator[str]:
-    """Buffers lie inside the program's slabs, transients inside its reserves."""
+def slabs_hold(view: View) -> Iterator[str]:
+    """Buffers lie inside the program's slabs."""
     program = view.program
     yield from aligned(program.buffers)
     for buffer in program.buffers:
@@ -179,36 +170,25 @@ def memory_fits(view: View) -> Iterator[str]:
                 f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
                 f"{program.name!r} has a slab of {slab}"
             )
-    for one in by_kind(view):
-        hungry: dict[int, list[Load]] = {}  # by device
-        for stream, load in heaviest(one).items():
-            if stream.lane is not Lane.HOST:
-                hungry.setdefault(stream.device, []).append(load)
-        for local, memory in enumerate(program.memory):
-            yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
-def updates_fit(view: View, plan: Plan) -> Iterator[str]:
-    """The transients of updates lie beside the host store; for several nodes `ledger` looks at
-    that."""
-    if node_count(plan) > 1:
-        return
-    host = plan.host
-    needed = host.bytes + sum(updating(view).values())
-    if needed > host.budget_bytes >= host.bytes:
-        yield (
-            f"{view.program.name}: the host store and the transients of its updates take {needed} "
-            f"bytes, the host budget is {host.budget_bytes}"
-        )
+def reserves_hold(view: View) -> Iterator[str]:
+    """Live graphs and transients lie inside the program's reserves."""
+    program = view.program
+    hungry: dict[int, list[Load]] = {}  # by device
+    for stream, load in heaviest(view).items():
+        if stream.lane is not Lane.HOST:
+            hungry.setdefault(stream.device, []).append(load)
+    for local, memory in enumerate(program.memory):
+        yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
-def updating(view: View) -> dict[int, int]:
-    """The transient bytes of each device's ops on the host."""
+def updating(program: Program) -> dict[int, int]:
+    """The most transient bytes of an op on the host, for each device."""
     found: dict[int, int] = {}
-    for one in by_kind(view):
-        for stream, load in heaviest(one).items():
-            if stream.lane is Lane.HOST:
-                found[stream.device] = max(found.get(stream.device, 0), load.bytes)
+    for op in program.ops:
+        if op.queue.lane is Lane.HOST:
+            found[op.queue.device] = max(found.get(op.queue.device, 0), op.transient_bytes)
     return found
 
 

@@ -14,13 +14,13 @@ from typing import TypeVar
 from plans.checker.alike import likeness
 from plans.checker.capacity import (
     Extent,
+    aligned,
     devices_fit,
     foreign_writes,
-    host_fits,
     kept,
-    memory_fits,
+    reserves_hold,
+    slabs_hold,
     stores,
-    updates_fit,
     values_fit,
 )
 from plans.checker.graphs import kept_graphs
@@ -194,7 +194,7 @@ _LINKS: Rules[Plan] = {
 }
 _PLAN: Rules[Whole] = {
     "lengths": lambda w: lengths_shape(w.plan),
-    "host": lambda w: host_fits(w.plan),
+    "host": lambda w: aligned(w.plan.host.buffers),
     "stores": lambda w: stores(w.plan, w.stays),
     "tasks": lambda w: task_rules(w.plan),
     "left over": lambda w: left_over(w.plan),
@@ -206,12 +206,10 @@ _SHAPE: Rules[OneProgram] = {"ops": lambda p: program_shape(p.view, p.whole.host
 _STORE: Rules[OneProgram] = {
     "foreign": lambda p: foreign_writes(p.view, p.whole.kept, p.whole.stays)
 }
-_PROGRAM: Rules[OneProgram] = {
-    "memory": lambda p: memory_fits(p.view),
-    "updates": lambda p: updates_fit(p.view, p.whole.plan),
-}
+_PROGRAM: Rules[OneProgram] = {"slabs": lambda p: slabs_hold(p.view)}
 _KIND: Rules[OneKind] = {
     "values fit": lambda k: values_fit(k.view, k.own),
+    "reserves": lambda k: reserves_hold(k.view),
     "graphs": lambda k: kept_graphs(k.view),
     "own": lambda k: own_conflicts(k.view, k.own),
 }
@@ -230,7 +228,7 @@ _FOLLOWING: Rules[OneProgram] = {
 _TOGETHER: Rules[Whole] = {
     "devices": lambda w: devices_fit(w.plan),
     "states": lambda w: states_found(w.plan),
-    "ledger": lambda w: ledger(w.plan, w.views),
+    "ledger": lambda w: ledger(w.plan),
     "segments": lambda w: shared_bytes(w.plan, w.views),
     "segment times": lambda w: segment_times(w.plan),
     "certificate": lambda w: certificate(w.plan),

@@ -22,7 +22,7 @@ ALL = PLANS | NOTED | {name: CASTING[name] for name in map("cast-{}".format, SEV
 
 def names(plan: Plan) -> set[str]:
     """Everything that a violation may begin with."""
-    found = {"host", "prediction", *(task.name for task in plan.tasks)}
+    found = {"node 0", "prediction", *(task.name for task in plan.tasks)}
     found |= {f"device {n} {device.name!r}" for n, device in enumerate(plan.devices)}
     found |= {f"segment {n}" for n in range(len(plan.segments))}
     found |= {f"{t.name}.s{n}" for t in plan.tasks for n in range(len(t.shards))}

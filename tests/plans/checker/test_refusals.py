@@ -124,12 +124,14 @@ ONLY: dict[str, dict[str, Edit]] = {
         "solo: slab 5120 + reserve 100 = 5220 bytes exceed the budget of device 0 'cpu0', 5219": (
             lambda p: replace(p, devices=(replace(p.devices[0], budget_bytes=5219),))
         ),
-        "host: 6144 bytes exceed the budget of 6143": lambda p: host(p, budget_bytes=6143),
+        "node 0: takes 6144 bytes of the host store, but the host budget of a node is 6143": lambda p: (
+            host(p, budget_bytes=6143)
+        ),
         "…needs 101 transient bytes but device 0 of program 'solo' reserves 100": (
             lambda p: change(p, "a.s1.S0", transient_bytes=1)  # beside those of compute
         ),
-        "solo: the host store and the transients of its updates take 6145 bytes, the host budget "
-        "is 6144": lambda p: change(p, "a.s1.U0", transient_bytes=1),
+        "node 0: takes 6144 bytes of the host store and 1 of transients of updates, but the host "
+        "budget of a node is 6144": lambda p: change(p, "a.s1.U0", transient_bytes=1),
         "a.s1: begins at layer 3, expected 2": lambda p: with_shard(p, 1, first_layer=3),
         "a.s1: has no layer: from 2 up to 2": (
             lambda p: with_shard(with_shard(p, 1, end_layer=2), 2, first_layer=2)
