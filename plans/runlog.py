@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -22,7 +22,6 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     agents: tuple[str, ...] = ()
     up_us: Count = 0
     devices: tuple[str, ...]
-    emulated: bool
     software: dict[str, str] = {}
     microbatch: dict[str, Positive] = {}  # of each task
     earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
@@ -137,6 +136,7 @@ Line = (
     | RestartRecord
     | End
 )
+L = TypeVar("L")
 
 
 class RunLog(msgspec.Struct, frozen=True):
@@ -159,18 +159,21 @@ def encode(lines: Iterable[Line]) -> bytes:
 def load(path: str | Path) -> RunLog:
     """The log in `path`; FormatError with the line number otherwise."""
     header, lines = read(path)
-    ends = [line for line in lines if isinstance(line, End)]
+
+    def every(kind: type[L]) -> tuple[L, ...]:
+        return tuple(line for line in lines if isinstance(line, kind))
+
     return RunLog(
         header=header,
-        ops=tuple(line for line in lines if isinstance(line, OpRecord)),
-        steps=tuple(line for line in lines if isinstance(line, StepRecord)),
-        checkpoints=tuple(line for line in lines if isinstance(line, CheckpointRecord)),
-        end=ends[-1] if ends else None,
-        drops=tuple(line for line in lines if isinstance(line, DropRecord)),
-        stops=tuple(line for line in lines if isinstance(line, StopRecord)),
-        evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
-        restarts=tuple(line for line in lines if isinstance(line, RestartRecord)),
-        places=tuple(line for line in lines if isinstance(line, PlaceRecord)),
+        ops=every(OpRecord),
+        steps=every(StepRecord),
+        end=next(iter(every(End)[-1:]), None),
+        checkpoints=every(CheckpointRecord),
+        drops=every(DropRecord),
+        stops=every(StopRecord),
+        evaluations=every(EvaluationRecord),
+        restarts=every(RestartRecord),
+        places=every(PlaceRecord),
     )
 
 

@@ -135,7 +135,6 @@ def _header(plan: Plan, options: Options, origin: float) -> Header:
         agents=options.agents,
         up_us=int(origin * 1e6),
         devices=tuple(device.name for device in plan.devices),
-        emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
         microbatch={task.name: task.microbatch for task in plan.tasks},
         earlier_microbatch={

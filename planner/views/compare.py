@@ -118,7 +118,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     return Comparison(
         plan=plan,
         status=end.status if end else "killed",
-        emulated=log.header.emulated or plan.emulated != "",
+        emulated=plan.emulated != "",
         makespan=whole,
         median_op_error=median(errors) if errors else None,
         kinds={kind: kinds[kind] for kind in OpKind if kind in kinds},

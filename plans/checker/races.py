@@ -58,13 +58,6 @@ def spans(buffers: Iterable[Buffer]) -> tuple[dict[str, Span], dict[str, int]]:
     return made, {space: len(points) for space, points in cuts.items()}
 
 
-def used(phases: Iterable[Phase], buffers: dict[str, Buffer]) -> list[Buffer]:
-    """The buffers that some op names."""
-    ops = [op for phase in phases for op in phase.ops]
-    names = {name for op in ops for name in (*op.reads.values(), *op.writes.values())}
-    return [buffers[name] for name in sorted(names)]
-
-
 def overlap(a: Buffer, b: Buffer) -> bool:
     ends = a.offset + a.bytes, b.offset + b.bytes
     return a.space == b.space and a.offset < ends[1] and b.offset < ends[0]
@@ -138,7 +131,7 @@ def races(view: View, phases: Iterable[Phase]) -> Iterator[str]:
 
 def _races(phase: Phase, buffers: dict[str, Buffer]) -> Iterator[str]:
     streams = Streams(phase)
-    where, sizes = spans(used([phase], buffers))
+    where, sizes = spans(buffers.values())
     touched = [_accesses(op, where, buffers) for op in phase.ops]
     users: dict[str, set[int]] = {space: set() for space in sizes}
     for index, accesses in enumerate(touched):

@@ -14,7 +14,7 @@ import numpy as np
 
 from plans.additions import both, sums_found
 from plans.checker.order import ROUNDS, Phase
-from plans.checker.races import Span, place, spans, used
+from plans.checker.races import Span, place, spans
 from plans.ops import GRADIENTS, OpKind, OpName
 from plans.schema import Op, Role
 from plans.view import View
@@ -99,7 +99,7 @@ class _Memory:
 def versions(view: View, phases: list[Phase]) -> list[str]:
     """One line per op and role, or per shard after leave, that does not hold what it should, along
     orders of the phases that are free of races."""
-    run = Run(view, phases)
+    run = Run(view)
     for phase in phases:
         run.phase(phase, phase.order)
     run.finish()
@@ -109,14 +109,12 @@ def versions(view: View, phases: list[Phase]) -> list[str]:
 class Run:
     """A run of a program on symbols. found: by op and role the wrong values met so far."""
 
-    def __init__(self, view: View, phases: list[Phase]) -> None:
+    def __init__(self, view: View) -> None:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
         self._buffers = view.buffers
         self._kept = view.kept
-        alive = {b.name: b for b in used(phases, view.buffers)}
-        alive |= {name: view.buffers[name] for name in view.kept}
-        self._memory = _Memory(*spans(alive.values()))
+        self._memory = _Memory(*spans(view.buffers.values()))
         for name, (task, shard, role, _) in view.kept.items():
             self._memory.write(name, Value(role, task, shard, 0), "the store")
 

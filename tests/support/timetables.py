@@ -184,7 +184,6 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
             plan_sha256=PLAN_SHA256,
             started="2025-01-01T00:00:00+00:00",
             devices=tuple(device.name for device in of.devices),
-            emulated=any(device.emulation for device in of.devices),
         ),
         ops=ops,
         steps=steps,

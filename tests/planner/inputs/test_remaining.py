@@ -22,7 +22,6 @@ def log_of(done: int, reordered: int = 1) -> RunLog:
         plan_sha256="0" * 64,
         started="2025",
         devices=("cpu0",),
-        emulated=True,
         microbatch={"a": 1},
         reordered={"a": reordered} if reordered > 1 else {},
         additions={"a": SUMS},

@@ -76,7 +76,6 @@ def log(additions: dict[str, tuple[Addition, ...]], step: int) -> RunLog:
         plan_sha256="0" * 64,
         started="2026",
         devices=("cpu0",),
-        emulated=True,
         microbatch={"a": 1},
         additions=additions,
     )

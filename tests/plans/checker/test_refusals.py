@@ -124,8 +124,8 @@ ONLY: dict[str, dict[str, Edit]] = {
         "solo: slab 5120 + reserve 100 = 5220 bytes exceed the budget of device 0 'cpu0', 5219": (
             lambda p: replace(p, devices=(replace(p.devices[0], budget_bytes=5219),))
         ),
-        "node 0: takes 6144 bytes of the host store, but the host budget of a node is 6143": lambda p: (
-            host(p, budget_bytes=6143)
+        "node 0: takes 6144 bytes…but the host budget of a node is 6143": (
+            lambda p: host(p, budget_bytes=6143)
         ),
         "…needs 101 transient bytes but device 0 of program 'solo' reserves 100": (
             lambda p: change(p, "a.s1.S0", transient_bytes=1)  # beside those of compute
