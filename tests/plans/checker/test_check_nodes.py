@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from support import handmade
 from support.edits import change, put
 from support.mutations import Mutants, bites, mutants, sampled
-from support.net_oracle import net_harm
 from support.noded import NODED, on_nodes, taken, tight
+from support.replayed import run_harm
 from support.retime import retimed
 from support.streaming import streamed_part
 
@@ -61,7 +61,7 @@ def test_sound_plans_of_several_nodes_are_accepted(name: str) -> None:
     """With the least memory on each node; run on bytes, they train the right numbers."""
     plan = made(name)
     assert violations(plan) == []
-    assert net_harm(plan, orders=5) is None
+    assert run_harm(plan, orders=5) is None
 
 
 @pytest.mark.parametrize("name", NODED)
@@ -71,7 +71,7 @@ def test_every_harmful_change_is_refused(name: str) -> None:
     def excused(_: Plan, found: list[str]) -> bool:
         return any(STRICT in line for line in found)
 
-    harmful = bites(sampled(MUTATORS, made(name), MOST), partial(net_harm, orders=1), excused)
+    harmful = bites(sampled(MUTATORS, made(name), MOST), partial(run_harm, orders=1), excused)
     if name == "turns":
         assert harmful.keys() == {mutator.__name__ for mutator in MUTATORS}
 
@@ -80,7 +80,7 @@ def test_every_harmful_change_is_refused(name: str) -> None:
 def test_every_harmful_change_of_an_op_is_refused(name: str) -> None:
     """Of programs on several nodes, as of those on one."""
     some = mutants(NODED[name](), seed=1, limit=60)
-    assert bites(some, partial(net_harm, orders=1), lambda *_: True).total() > 30
+    assert bites(some, partial(run_harm, orders=1), lambda *_: True).total() > 30
 
 
 @given(st.sampled_from(["moved", "gang", "fleet", "relay", "pipeline", "parallel"]), st.data())
@@ -94,7 +94,7 @@ def test_states_are_never_looked_for_where_they_are_not(name: str, data: st.Data
     whole = tight(on_nodes(plan, nodes))
     found = violations(whole)
     assert not found or len(set(nodes)) > 1
-    assert found or net_harm(whole, orders=1) is None
+    assert found or run_harm(whole, orders=1) is None
 
 
 def test_a_task_that_leaves_its_node_is_named() -> None:
