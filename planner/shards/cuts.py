@@ -79,21 +79,16 @@ def cheapest(
 
 @lru_cache(maxsize=16)
 def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """For every point but the last the bytes of ever longer shards from there on, ascending."""
-    names = ("param_bytes", "saved", "tied")  # lists are faster layer by layer than arrays
-    param, saved, tied = (costs.sums[name].tolist() for name in names)
-    last, inner = (costs.peaks[name].tolist() for name in ("backward", "backward_inner"))
-    made = []
-    for left, first in enumerate(points[:-1]):
-        params, transients, reached, most = list[int](), list[int](), first, 0
-        for end in points[left + 1 :]:
-            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
-            reached = end
-            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
-            params.append(param[end] - param[first])
-            transients.append(peak)
-        made.append((params, transients))
-    return made
+    """For every point but the last the bytes of parameters, and of transients, of ever longer
+    shards from there on, ascending."""
+    ends = [points[left:] for left in range(1, len(points))]
+    return [
+        (
+            [costs.total("param_bytes", first, end) for end in own],
+            [costs.backward_transient(first, end) for end in own],
+        )
+        for first, own in zip(points, ends, strict=False)
+    ]
 
 
 def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:
