@@ -3,10 +3,6 @@
 compute         one forward and one backward of every layer, and the norms of its gradients where
                 updates wait for them; on several devices a part for each, and no less than a
                 microbatch's way up and down
-link            bytes that cannot stay on a device must cross its link every round; several devices
-                share them
-load            compute, links, host and memory at once, with single layers as shards and free
-                residency (a linear program); on several devices with what all of them have
 fill-and-drain  on several devices, by the size of microbatches: large ones take less time in all,
                 but more for their way up and down, behind which no device fills its time with
                 others if there are few. It holds for all places, replicas and orders
@@ -17,14 +13,13 @@ phase           on one device, of rounds that take all microbatches of a shard i
                 (`windows`)
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
 from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
-from planner.lp import Terms, minimise, narrowed, scratch_bytes, solve
+from planner.lp import Terms, narrowed, scratch_bytes
 from planner.processes import each
 from planner.shards import (
     PLENTY,
@@ -36,7 +31,7 @@ from planner.shards import (
     shape_of,
     untied,
 )
-from profiles.schema import Layer, Task
+from profiles.schema import Task
 
 
 def task_bounds(
@@ -93,17 +88,14 @@ def task_bound(
     task = untied(task)
     cast = castable(task, links)  # which takes nothing from what a plan may do
     sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
-    compute = min(costs.least_us if devices == 1 else _apart_us(costs) for costs in sizes)
-    link = _load_us(sizes[0], links, devices * device_bytes, 0, effort) // devices
-    load = _load_us(sizes[0], links, devices * device_bytes, compute, effort) // devices
     if devices > 1:
-        compute = max(-(-compute // devices), min(map(_way_us, sizes)))
-        load = max(compute, load)
-        fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
-        return TaskBound({"compute": compute, "link": link, "load": load, "fill-and-drain": fill})
-    load = max(compute, load)
+        least = min(map(_apart_us, sizes)), min(map(_way_us, sizes))
+        compute = max(-(-least[0] // devices), least[1])
+        fill = min(_fill_us(costs, devices) for costs in sizes)
+        return TaskBound({"compute": compute, "fill-and-drain": fill})
+    compute = min(costs.least_us for costs in sizes)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes) or 0
-    return TaskBound({"compute": compute, "link": link, "load": load, "phase": phase})
+    return TaskBound({"compute": compute, "phase": max(compute, phase)})
 
 
 def _apart_us(costs: TaskCosts) -> int:
@@ -153,41 +145,3 @@ def phase_us(
     ]
     limits = effort.limits
     return narrowed(roots, limits.bound_groups, len(roots) + limits.bound_divisions, effort)
-
-
-def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
-    """Optimum of the layer-level load program.
-
-    stay_l in [0, 1]: the part of layer l that is resident, parameters and state taking memory.
-    Of what does not stay, either the parameters or the state cross the link every round in each
-    direction, at its best rate. device_l >= stay_l: the part updated on the device, the rest on
-    the host.
-    """
-    layers = [layer for layer in costs.layers if layer.grad_bytes]
-    if not layers:
-        return 0
-    model = minimise("load")
-    stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
-    period = model.add_variable("period_us", 0)
-    model += period
-    pairs = list(zip(layers, stay, strict=True))
-    if compute_us:
-        device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
-        for here, kept in zip(device, stay, strict=True):
-            model += here >= kept
-        updates = list(zip(layers, device, strict=True))
-        model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
-        model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
-    for rate, grads in ((links.best_h2d, False), (links.best_d2h, True)):
-        crossing = [(_least_bytes(x, grads=grads) * (1e6 / rate), s) for x, s in pairs]
-        model += period >= sum(us * (1 - s) for us, s in crossing)
-    model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
-    outcome = solve(model, seconds=max(1.0, effort.left), seed=effort.seed)
-    return math.floor(outcome.bound - 1e-3) if outcome.bound and outcome.bound > 1e-3 else 0
-
-
-def _least_bytes(layer: Layer, *, grads: bool) -> int:
-    """The least that a layer which does not stay moves: its parameters (or, outwards, gradients),
-    or its state when it is updated on a device that only keeps the parameters."""
-    moved = layer.grad_bytes if grads else layer.param_bytes
-    return min(moved, layer.state_bytes) if layer.state_bytes else moved

@@ -8,7 +8,6 @@ cheapest is a shortest path over the cut points: an edge is a shard within the c
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 
@@ -19,14 +18,6 @@ from profiles.schema import Task
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
-
-    param_bytes: int
-    transient_bytes: int
 
 
 def layer_graph(task: Task) -> nx.MultiGraph:
@@ -52,10 +43,11 @@ def cut_points(graph: nx.MultiGraph) -> list[int]:
 
 
 def cheapest(
-    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
+    costs: TaskCosts, points: Sequence[int], param_bytes: int, transient_bytes: int, shard_us: int
 ) -> tuple[int, ...] | None:
-    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
-    two neighbouring points alone exceeds the caps.
+    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`, into shards of so many bytes
+    of parameters and of transients at most; None when a piece between two neighbouring points alone
+    has more.
 
     Backwards from the end, as in any acyclic graph; a library's search would look at every shard
     within the caps, of which there are tens of thousands. Among equal costs the cut with larger
@@ -67,8 +59,8 @@ def cheapest(
     ahead = [*price]  # the same, and all forwards below the point
     following = [0] * (end + 1)
     for left, (params, transients) in reversed(list(enumerate(_needs(costs, tuple(points))))):
-        within = bisect_right(params, caps.param_bytes)
-        reach = left + min(within, bisect_right(transients, caps.transient_bytes))
+        within = bisect_right(params, param_bytes)
+        reach = left + min(within, bisect_right(transients, transient_bytes))
         inner = ahead[left + 1 : min(reach + 1, end)]
         least = min(inner, default=math.inf)
         price[left] = least + shard_us - forward[left]
@@ -87,21 +79,16 @@ def cheapest(
 
 @lru_cache(maxsize=16)
 def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """For every point but the last the bytes of ever longer shards from there on, ascending."""
-    names = ("param_bytes", "saved", "tied")  # lists are faster layer by layer than arrays
-    param, saved, tied = (costs.sums[name].tolist() for name in names)
-    last, inner = (costs.peaks[name].tolist() for name in ("backward", "backward_inner"))
-    made = []
-    for left, first in enumerate(points[:-1]):
-        params, transients, reached, most = list[int](), list[int](), first, 0
-        for end in points[left + 1 :]:
-            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
-            reached = end
-            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
-            params.append(param[end] - param[first])
-            transients.append(peak)
-        made.append((params, transients))
-    return made
+    """For every point but the last the bytes of parameters, and of transients, of ever longer
+    shards from there on, ascending."""
+    ends = [points[left:] for left in range(1, len(points))]
+    return [
+        (
+            [costs.total("param_bytes", first, end) for end in own],
+            [costs.backward_transient(first, end) for end in own],
+        )
+        for first, own in zip(points, ends, strict=False)
+    ]
 
 
 def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:
@@ -137,7 +124,7 @@ def ladder(costs: TaskCosts, points: Sequence[int], shard_us: int) -> Iterator[t
     for wanted in _PIECES:
         cap = max(largest, -(-total // wanted))
         for transient in {max(heaviest, whole // part) for part in _PARTS}:
-            found = cheapest(costs, points, Caps(cap, transient), shard_us)
+            found = cheapest(costs, points, cap, transient, shard_us)
             if found:
                 yield found
         if cap == largest:

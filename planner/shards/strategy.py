@@ -1,5 +1,6 @@
 """One way to train a task on one device: the decisions, as a value."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass
 from functools import cached_property
@@ -31,16 +32,6 @@ class Planned(Protocol):
     def halved(self) -> Collection[int]:
         """The shards whose backwards are split in two."""
         ...
-
-
-class _Here(dict[tuple[int, int], int]):
-    """All on one device."""
-
-    def __missing__(self, _: tuple[int, int]) -> int:
-        return 0
-
-
-_HERE = _Here()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +105,7 @@ class Strategy:
     stretches = True  # values have their least lives, which `lay_out` stretches while there is room
     costs_each = ()
 
-    where: ClassVar[Mapping[tuple[int, int], int]] = _HERE
+    where: ClassVar[Mapping[tuple[int, int], int]] = Counter()
 
     @cached_property
     def homes(self) -> tuple[int, ...]:
