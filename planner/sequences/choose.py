@@ -11,7 +11,7 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Layout
 from planner.packing import Asked, How
 from planner.pipelines import NO_ROOM, Estimate, ranked
-from planner.search import short_devices
+from planner.search import short_devices, short_host_for
 from planner.sequences.made import Made, lowered
 from planner.sequences.ways import (
     FINEST,
@@ -140,8 +140,4 @@ def _too_little(asked: Asked, need: int) -> Infeasible:
     what = f"its longest sample has {asked.longest} tokens,"
     if need > asked.kind.device_bytes:
         return short_devices(asked.task, f"{what} for which any layout", need, asked.kind)
-    return Infeasible(
-        f"{asked.task.name}: {what} and the host has no memory for what devices do not hold of it; "
-        "raise --host-memory",
-        resource="host",
-    )
+    return short_host_for(asked.task, what)
