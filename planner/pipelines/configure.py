@@ -7,6 +7,7 @@ the shortest round is kept.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
+from operator import itemgetter
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
@@ -136,16 +137,14 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | 
     smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
     firsts = {(s.costs.microbatch, s.family): s for s in every}
     for size in sorted({sketch.costs.microbatch for sketch in every}):
-        least = list[tuple[int, int, Tried]]()
+        least = list[tuple[int, Tried]]()
         for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
             program = program_of(sketch, 0, host_bytes)
-            if found := program.thrifty(effort) if program else None:
-                held, strategy = found
-                least.append(
-                    (held, len(least), Tried(sketch, PipelineRound(strategy, sketch.links)))
-                )
+            if program and (strategy := program.thrifty(effort)):
+                made = Tried(sketch, PipelineRound(strategy, sketch.links))
+                least.append((max(program.held(strategy.modes)), made))
         if least:
-            laid_out = (one for *_, one in nsmallest(_LAID_OUT, least))
+            laid_out = (one for _, one in nsmallest(_LAID_OUT, least, key=itemgetter(0)))
             return min(laid_out, key=lambda one: _made(one).device_bytes)
     return None
 

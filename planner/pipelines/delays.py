@@ -60,6 +60,21 @@ def pipeline_on(
     return Pipeline(each, microbatches)
 
 
+def pipeline_of(
+    own: PipelineStrategy, links: Links, halved: frozenset[int] | None = None
+) -> Pipeline:
+    """The same of a strategy, in its largest microbatches; halved: of one with these halves."""
+    return pipeline_on(
+        own.replicas,
+        own.shards,
+        own.modes,
+        own.halved if halved is None else halved,
+        links,
+        devices=own.devices,
+        microbatches=own.costs.microbatches,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Delays:
     """Those of an order with passes of these modes."""
@@ -70,15 +85,7 @@ class Delays:
     @cached_property
     def _pipeline(self) -> Pipeline:
         own = self.strategy
-        alike = pipeline_on(
-            own.replicas,
-            own.shards,
-            own.modes,
-            own.halved,
-            self.links,
-            devices=own.devices,
-            microbatches=own.costs.microbatches,
-        )
+        alike = pipeline_of(own, self.links)
         if not own.each:
             return alike
         each = (pass_costs(shards, own.modes, own.halved, self.links) for shards in own.on)

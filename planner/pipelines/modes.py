@@ -29,10 +29,16 @@ _EASE = 0.1  # that work of all streams counts for: what is not waited for may y
 
 
 class Chosen(NamedTuple):
-    """A strategy with its modes, and about how long its rounds are."""
+    """Strategies of the same shards in the same modes, one or several, and about how long their
+    rounds are, weighed."""
 
-    strategy: PipelineStrategy
+    strategies: tuple[PipelineStrategy, ...]
     us: int
+
+    @property
+    def strategy(self) -> PipelineStrategy:
+        """The first."""
+        return self.strategies[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,17 +212,15 @@ class ModeProgram:
                 owed[home, mode] += values[column]
             modes.append(max((mode for _, mode in own), key=lambda mode: owed[home, mode]))
             owed[home, modes[-1]] -= 1
-        return Chosen(replace(self.strategy, modes=tuple(modes)), round(values[_T] * MS))
+        return Chosen((replace(self.strategy, modes=tuple(modes)),), round(values[_T] * MS))
 
-    def thrifty(
-        self, effort: Effort, *, saved: bool = False
-    ) -> tuple[int, PipelineStrategy] | None:
-        """The modes that hold least, shard by shard in all windows together, and the bytes of the
-        fullest one; where the host has no room for what they put there, those that hold least in
-        that one. saved: of those in which graphs stay, where they can."""
-        size, every = self.choices.held_bytes, self.windows
+    def thrifty(self, effort: Effort, *, saved: bool = False) -> PipelineStrategy | None:
+        """The strategy in the modes that hold least, shard by shard in all windows together; where
+        the host has no room for what they put there, in those that hold least in the fullest one.
+        saved: of those in which graphs stay, where they can."""
+        size = self.choices.held_bytes
         held: list[list[tuple[Window, Held]]] = [[] for _ in self.of]
-        for window in every:
+        for window in self.windows:
             for own in window.held:
                 held[own.shard].append((window, own))
         modes = tuple(
@@ -233,29 +237,18 @@ class ModeProgram:
         ]
         if any(need > room for need, room in zip(waits, self.host_room, strict=True)):
             chosen = self.chosen(effort, least=True)
-            if chosen is None:
-                return None
-            modes = chosen.strategy.modes
-        most = max(sum(size(w, own, modes[own.shard]) for own in w.held) for w in every)
-        return most, replace(self.strategy, modes=modes, tight=True)
+            return chosen.strategy if chosen else None
+        return replace(self.strategy, modes=modes, tight=True)
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
         there are none."""
-        found = chosen_for((self,), (1,), effort, least=least)
-        return Chosen(found.strategies[0], found.us) if found else None
-
-
-class ChosenFor(NamedTuple):
-    """Strategies of the same shards in the same modes, and the sum of their weighed rounds."""
-
-    strategies: tuple[PipelineStrategy, ...]
-    us: int
+        return chosen_for((self,), (1,), effort, least=least)
 
 
 def chosen_for(
     programs: Sequence[ModeProgram], weights: Sequence[float], effort: Effort, *, least: bool
-) -> ChosenFor | None:
+) -> Chosen | None:
     """Whole modes for strategies of the same shards, the same in all of them; None where there are
     none. The best ones found, where the rounds of each strategy count by its weight; or `least`,
     those that take the least of all devices."""
@@ -285,7 +278,7 @@ def chosen_for(
     of = programs[0].of
     modes = tuple(max(own, key=lambda pair: values[pair[0] + more])[1] for own in of)
     us = round((found.objective or 0) * MS)
-    return ChosenFor(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
+    return Chosen(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
 
 
 def _negative(row: Iterable[tuple[int, int]]) -> Row:

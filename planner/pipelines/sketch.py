@@ -189,14 +189,13 @@ def sketches(
     """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
     for costs in sizes(task, apart=apart):
-        layers = _layers(costs, links)
+        layers = _layers(costs, links, teams)
         for layout in chosen:
             if costs.microbatches < max(layout.replicas):
                 continue
             ways = [*_named(names, layout)]
             ends = {
-                n: _stages(costs, layers, layout.replicas, n, points, teams)
-                for n in {n for _, n in ways}
+                n: _stages(costs, layers, layout.replicas, n, points) for n in {n for _, n in ways}
             }
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
@@ -257,14 +256,15 @@ def beside(
     return Sketch(pipelines, passes.named, tuple(points), pieces, links)
 
 
-def _layers(costs: TaskCosts, links: Links) -> list[Work]:
-    """The layers as stages are cut."""
+def _layers(costs: TaskCosts, links: Links, teams: Sequence[int] = ()) -> list[Work]:
+    """The layers as stages are cut; those that change their buffers have no replicas."""
     return [
         Work(
             time=costs.total("backward_us", n, n + 1),
             once=costs.total("update_device_us", n, n + 1),
             hop=links.send_us(cost.in_bytes) if n else 0,
             exchange=links.send_us(costs.layers[n].grad_bytes),
+            team=1 if costs.layers[n].in_turn else teams[n] if teams else 0,
         )
         for n, cost in enumerate(costs.costs)
     ]
@@ -276,18 +276,10 @@ def _stages(
     replicas: tuple[int, ...],
     chunks: int,
     points: Sequence[int],
-    teams: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """The ends of stages, from 0 on; none where there are too few layers, or some that would have
-    other replicas than they must: none where they change their buffers."""
-    wanted = [1 if layer.in_turn else 0 for layer in costs.layers]
-    wanted = [one or team for one, team in zip(wanted, teams or wanted, strict=True)]
-
-    def fits(team: int, first: int, end: int) -> bool:
-        return all(one in (0, team) for one in wanted[first:end])
-
-    some = fits if any(wanted) else None
-    return cut(layers, replicas * chunks, costs.microbatches, points, some)
+    other replicas than they must."""
+    return cut(layers, replicas * chunks, costs.microbatches, points)
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:

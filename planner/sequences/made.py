@@ -149,7 +149,7 @@ def _rounds(
     least = programs[0].thrifty(effort)
     if least is None:
         return 0
-    tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
+    tight = [replace(one.strategy, modes=least.modes, tight=True) for one in programs]
     rounds = [PipelineRound(strategy, asked.links) for strategy in tight]
     need = max(full.device_bytes for full in rounds)
     return rounds if need <= room else need

@@ -226,7 +226,7 @@ def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> T
     host has no memory for them."""
     program = _program(asked, way, FINEST)
     found = program.thrifty(effort, saved=saved) if program else None
-    return Trial(asked, way, FINEST, found[1]) if found else None
+    return Trial(asked, way, FINEST, found) if found else None
 
 
 def otherwise(trial: Trial) -> Iterator[Trial]:
