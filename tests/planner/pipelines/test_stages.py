@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner.pipelines.stages import Work, cut
 
 works = st.one_of(
-    st.builds(Work, *(st.integers(0, high) for high in (9, 3, 12, 24))),
+    st.builds(Work, *(st.integers(0, high) for high in (9, 3, 12, 24)), st.just(0)),
     st.integers(1, 4).map(Work),
 )
 chains = st.lists(works, min_size=1, max_size=7)
