@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from planner.inputs import Kind, Layout, costs_at
 from planner.packing.packing import How
 from planner.packing.samples import Samples
-from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
+from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of
 from profiles.lengths import of_step
@@ -61,7 +61,7 @@ class Asked:
     @cached_property
     def points(self) -> tuple[int, ...]:
         """The layers where shards may end."""
-        return tuple(cut_points(layer_graph(untied(self.task) if self.apart else self.task)))
+        return tuple(cut_points(self.task, apart=self.apart))
 
     @cached_property
     def own(self) -> NDArray[np.uint32]:

@@ -12,7 +12,7 @@ from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED, Order, Pass
 from planner.pipelines.delays import pipeline_on
 from planner.pipelines.stages import Work, cut
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
+from planner.shards import Links, Mode, TaskCosts, cut_points, sizes
 from planner.shards import separable as separable_ties
 from profiles.schema import Task
 
@@ -214,7 +214,7 @@ def most(task: Task) -> tuple[int, int]:
 def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
     """True if tied layers may lie in several shards; where shards may end."""
     apart = separable_ties(task) is not None
-    return apart, tuple(cut_points(layer_graph(untied(task) if apart else task)))
+    return apart, tuple(cut_points(task, apart=apart))
 
 
 def _pieces(layout: Layout) -> tuple[int, ...]:

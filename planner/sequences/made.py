@@ -64,12 +64,6 @@ class Made:
         """The ops of its full round."""
         return self.round.entries
 
-    @property
-    def begin_us(self) -> int:
-        """The time of a segment of its steps beside their periods."""
-        own = self.program
-        return own.enter_us + own.leave_us + max(0, own.round_us - own.period_us)
-
 
 @dataclass(frozen=True, eq=False)
 class InTurn:
