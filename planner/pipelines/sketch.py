@@ -43,20 +43,6 @@ class PipelineSpec:
         """The stages of each device."""
         return (len(self.stages) - 1) // len(self.replicas)
 
-    def exchange_us(self, links: Links) -> int:
-        """About a device's work and then the exchange of its last shard, whose gradients go to one
-        replica in a tree, and new parameters back; 0 where there are no replicas."""
-        costs, most = self.costs, 0
-        for place, (a, b) in enumerate(pairwise(self.stages)):
-            replicas = self.replicas[place % len(self.replicas)]
-            if replicas > 1:
-                whole = costs.total("grad_bytes", a, b)
-                largest = max(layer.grad_bytes for layer in costs.layers[a:b])
-                own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
-                hops = 2 * (replicas - 1).bit_length()
-                most = max(most, own + hops * links.send_us(max(largest, whole // _PIECES[-1])))
-        return most
-
     def cuts(self, points: Sequence[int], pieces: int) -> set[int]:
         """The ends of its shards: of each stage so many, of about equal times."""
         ends, total = set(self.stages), self.costs.total
@@ -141,11 +127,6 @@ class Sketch:
         each = ((spec.costs, spec.stages, spec.replicas) for spec in self.pipelines)
         return max(stages_us(*own, split=split) for own in each)
 
-    @property
-    def guess_us(self) -> int:
-        """About how long a round is."""
-        return max(self.bound_us, *(spec.exchange_us(self.links) for spec in self.pipelines))
-
     @cached_property
     def halved(self) -> frozenset[int]:
         """The shards whose backwards may be split in two."""
@@ -224,13 +205,9 @@ def _pieces(layout: Layout) -> tuple[int, ...]:
 
 
 def promising(every: Sequence[Sketch]) -> list[Sketch]:
-    """Those that are looked at: of uneven layouts the few whose rounds seem shortest."""
-    guesses: dict[tuple[Layout, int], int] = {}
-    for one in every:
-        if not one.layout.even:
-            key = one.layout, one.costs.microbatch
-            guesses[key] = min(one.guess_us, guesses.get(key, one.guess_us))
-    kept = sorted(guesses, key=guesses.__getitem__)[:_UNEVEN]
+    """Those that are looked at: of uneven layouts the few with the lowest bounds."""
+    uneven = sorted((s for s in every if not s.layout.even), key=lambda s: s.bound_us)
+    kept = list(dict.fromkeys((s.layout, s.costs.microbatch) for s in uneven))[:_UNEVEN]
     return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
 
 
