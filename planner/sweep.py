@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from planner.builder import build
-from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
+from planner.sweep_table import KNEE, Line, Outcome, Row, Sweep
 from plans.ops import Stream
 from plans.schema import Plan
 from plans.timing import device_times, kind_rounds, kinds_of, longest, rounds_us, step_us

@@ -11,7 +11,7 @@ from msgspec import structs
 from planner.dispatch import Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy, store
-from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
+from planner.packing import Arrangement, Array, Asked, How, StepKind, arranged, bucket
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
 from planner.rounds import Entry
 from planner.search import Part
@@ -184,7 +184,7 @@ def _sketch(trial: Trial, laid: Arrangement) -> Sketch:
     return found
 
 
-def _batches(trial: Trial, kinds: Sequence[Kind]) -> Iterator[TaskCosts]:
+def _batches(trial: Trial, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
     mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
     of the deepest do for the longest sample of an evaluation."""
@@ -204,7 +204,7 @@ def _batches(trial: Trial, kinds: Sequence[Kind]) -> Iterator[TaskCosts]:
 
 
 def _shape(
-    asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, own: Sequence[int]
+    asked: Asked, full: PipelineRound, kind: StepKind, largest: StepKind, own: Sequence[int]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round, of its own
     size."""
