@@ -60,15 +60,8 @@ class PipelineSpec:
         stage = [sum(end <= first for end in self.stages[1:]) for first in cuts[:-1]]
         places = tuple(devices[at % len(devices)] for at in stage)
         halved = separable(shards)
-        pipeline = pipeline_on(
-            places,
-            shards,
-            _all_stay(len(shards)),
-            halved,
-            links,
-            devices=sum(self.replicas),
-            microbatches=self.costs.microbatches,
-        )
+        on, modes = [shards] * sum(self.replicas), _all_stay(len(shards))
+        pipeline = pipeline_on(places, on, modes, halved, links, self.costs.microbatches)
         return whole(NAMED[named](pipeline, places), len(shards) - 1, halved)
 
 
