@@ -1,12 +1,13 @@
 """A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dispatch import Curve
 from planner.inputs import Kind, Layout, costs_at
 from planner.packing.packing import How
 from planner.packing.samples import Samples
@@ -94,6 +95,12 @@ class Asked:
     def step(self, number: int) -> Array:
         """The tokens of the samples that come in a step."""
         return self.samples.of(number)
+
+    def curves(self, most: int, us: Callable[[TaskCosts], Sequence[int]]) -> list[Curve]:
+        """The curves of these times of microbatches of at most so many tokens."""
+        given = (0, 1), (0, most), (most * most, most)
+        times = (us(self.costs(most, *own)) for own in given)
+        return [Curve.through(most, *own) for own in zip(*times, strict=True)]
 
     def token_draws(self, shards: Sequence[ShardCost]) -> tuple[int, ...]:
         """The random draws that each token adds to a forward of each shard; () where none does."""

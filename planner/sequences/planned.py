@@ -50,16 +50,16 @@ def planned(
     if len(problem.tasks) == 1 and not problem.layout and on_a_node:
         found = switched(asked, one, jobs, effort)
     strategy = in_common([way.round.strategy for way in found.ways])
-    judges = None if held is None else judged(asked, strategy, tables)
+    evaluates, judging = (None, None) if held is None else judged(asked, strategy, tables)
     tried = _alternatives(asked, found, one)
     return Candidate(
         strategy,
         (found.ways[0].program,),
         len(tried),
         effort.left > 0,
-        (judges.program,) if judges else (),
+        (evaluates,) if evaluates else (),
         alternatives=tuple(tried),
-        packed=_packed(problem, asked, found, strategy, tables, judges.said if judges else None),
+        packed=_packed(problem, asked, found, strategy, tables, judging),
     )
 
 
