@@ -29,9 +29,9 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before. few: the steps that are to be planned, where not all are. judged: the
-    tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one that
-    is looked at, by default all; hows: the ways to pack that are.
+    that were trained before. few: the steps that are to be planned, where not all are. held_out:
+    the tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one
+    that is looked at, by default all; hows: the ways to pack that are.
     """
 
     task: Task
@@ -40,7 +40,7 @@ class Asked:
     host_bytes: int
     done: int = 0
     few: Sequence[int] = ()
-    judged: NDArray[np.uint32] | None = None
+    held_out: NDArray[np.uint32] | None = None
     devices: int = 1
     layout: Layout | None = None
     hows: tuple[How, ...] = PACKINGS
@@ -77,8 +77,8 @@ class Asked:
     @cached_property
     def longest(self) -> int:
         """The tokens of the longest sample of its steps and of evaluations."""
-        judged = 0 if self.judged is None else int(self.judged.max())
-        return max(int(self.own.max()), judged)
+        held = 0 if self.held_out is None else int(self.held_out.max())
+        return max(int(self.own.max()), held)
 
     @cached_property
     def spread(self) -> float:

@@ -188,8 +188,8 @@ def _batches(trial: Trial, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
     mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
     of the deepest do for the longest sample of an evaluation."""
-    depths, judged = trial.way.layout.depths, trial.asked.judged
-    most = {max(depths): 0 if judged is None else bucket(int(judged.max()))}
+    depths, held = trial.way.layout.depths, trial.asked.held_out
+    most = {max(depths): 0 if held is None else bucket(int(held.max()))}
     for depth, own in zip(depths, kinds[0].most, strict=True):
         most[depth] = max(most.get(depth, 0), *own)
     for place, depth in enumerate(depths):

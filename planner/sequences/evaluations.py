@@ -15,7 +15,7 @@ from planner.dispatch import PipelineType, Pool
 from planner.errors import Infeasible
 from planner.lowering import evaluating
 from planner.packing import Array, Asked, How, bucket, laid_out, loads
-from planner.search import Judging
+from planner.search import Evaluations
 from planner.shards import Planned
 from plans import samples
 from plans.schema import Lengths, Program
@@ -26,18 +26,20 @@ _MOST = 8  # microbatches of a device in a round
 _BLOCK = 1024  # samples that are packed together: more would take longer, and pack no better
 
 
-def judged(asked: Asked, strategy: Planned, tables: Path) -> tuple[Program, Judging]:
+def evaluations(asked: Asked, strategy: Planned, tables: Path) -> tuple[Program, Evaluations]:
     """The program that evaluates on the devices of a way to train, packed as is asked, and what a
     plan says of it; its table is in this folder. Microbatches are as large as the largest of
     training, or where a device has no memory for that as the longest sample; Infeasible where it
     has none for that either."""
     try:
-        return _judged(asked, strategy, tables, strategy.costs.microbatch)
+        return _evaluations(asked, strategy, tables, strategy.costs.microbatch)
     except Infeasible:
-        return _judged(asked, strategy, tables, bucket(int(_lengths(asked).max())))
+        return _evaluations(asked, strategy, tables, bucket(int(_lengths(asked).max())))
 
 
-def _judged(asked: Asked, strategy: Planned, tables: Path, most: int) -> tuple[Program, Judging]:
+def _evaluations(
+    asked: Asked, strategy: Planned, tables: Path, most: int
+) -> tuple[Program, Evaluations]:
     """The evaluation in microbatches of at most so many tokens."""
     how, devices, said = asked.hows[0], asked.devices, asked.task.evaluation_lengths
     assert said
@@ -46,12 +48,12 @@ def _judged(asked: Asked, strategy: Planned, tables: Path, most: int) -> tuple[P
     table = tables / f"{held_out(asked.task.name)}.{devices}"
     digest = samples.write(table, [row])
     lengths = Lengths(said.sha256, said.samples, digest, padded=how == "pad")
-    return program, Judging(rounds, lengths, table)
+    return program, Evaluations(rounds, lengths, table)
 
 
 def _lengths(asked: Asked) -> Array:
-    assert asked.judged is not None
-    return asked.judged.astype(np.int64)
+    assert asked.held_out is not None
+    return asked.held_out.astype(np.int64)
 
 
 def _packed(asked: Asked, most: int, how: How) -> tuple[Array, int, Array]:
