@@ -84,19 +84,20 @@ class ModeProgram:
         return list(windows(self.strategy))
 
     @cached_property
-    def memory(self) -> list[tuple[int, Row]]:
-        """The device of every window, and the MB that are there."""
-        return [
+    def memory(self) -> list[tuple[float, Row]]:
+        """For every window the MB of its device and those that are there; of replicas once."""
+        every = (
             (
-                window.device,
-                [
+                self.room[window.device] / MB,
+                tuple(
                     (self.choices.held_bytes(window, held, mode) / MB, column)
                     for held in window.held
                     for column, mode in self.of[held.shard]
-                ],
+                ),
             )
             for window in self.windows
-        ]
+        )
+        return [(room, list(row)) for room, row in dict.fromkeys(every)]
 
     @cached_property
     def rows(self) -> list[Constraint]:
@@ -127,16 +128,6 @@ class ModeProgram:
             Constraint([(1, _WORK), *work], 0, math.inf),
             *host,
         ]
-
-    @cached_property
-    def fits(self) -> list[Constraint]:
-        """Memory on the devices."""
-        return [Constraint(row, -math.inf, room / MB) for room, row in self.filled()]
-
-    def filled(self) -> Iterable[tuple[int, Row]]:
-        """The room of each device and what fills it in its windows, those of replicas once."""
-        every = ((self.room[device], tuple(row)) for device, row in self.memory)
-        return ((room, list(row)) for room, row in dict.fromkeys(every))
 
     @cached_property
     def _passing(self) -> Counter[tuple[int, int]]:
@@ -202,7 +193,8 @@ class ModeProgram:
     def relaxed(self, effort: Effort) -> Chosen | None:
         """The period where shards may have parts of several modes, with whole modes of which each
         device has about as much; None where none fit."""
-        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], {_T: 1.0, _WORK: 1.0})
+        fits = [Constraint(row, -math.inf, room) for room, row in self.memory]
+        linear = Linear(_TAKES + len(self.takes), [*self.rows, *fits], {_T: 1.0, _WORK: 1.0})
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
         if not outcome.objective:
             return None
@@ -261,8 +253,8 @@ def chosen_for(
             return [(by, at + (more if at >= _TAKES else times if at else 0)) for by, at in row]
 
         rows += [Constraint(own(row), low, high) for row, low, high in program.rows]
-        for room, row in program.filled():
-            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room / MB)
+        for room, row in program.memory:
+            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room)
             rows.append(Constraint(limit[0], -math.inf, limit[1]))
         if not least:
             aims |= {at + 3 * n: weight for at in (_T, _WORK)}
