@@ -52,7 +52,7 @@ def _pipeline(made: PipelineRound, room: int) -> Pipeline:
     strategy = made.strategy
     pipeline = pipeline_of(strategy, made.links)
     used = zip(peaks(pipeline, strategy.order), made.memory, strict=True)
-    limits = tuple(peak + room - one.slab_bytes - one.reserve_bytes for peak, one in used)
+    limits = tuple(peak + room - one.bytes for peak, one in used)
     return replace(pipeline, limits=limits)
 
 

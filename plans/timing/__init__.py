@@ -14,6 +14,7 @@ from plans.timing.kinds import (
 )
 from plans.timing.phases import duration_us, kind_rounds, longest, phases, steady_us
 from plans.timing.predict import (
+    busy_us,
     device_times,
     round_compute_us,
     round_exposed_us,
@@ -36,6 +37,7 @@ __all__ = [
     "RoundKinds",
     "Runs",
     "alone",
+    "busy_us",
     "device_times",
     "duration_us",
     "exposed_copy_us",
