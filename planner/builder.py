@@ -85,8 +85,8 @@ def build(
         for task, one in zip(plan.tasks, chosen, strict=True):
             if one.packed:
                 samples.copy(one.packed.table, samples.table_path(output, task.name))
-            if one.packed and (judging := one.packed.judging):
-                samples.copy(judging.table, samples.table_path(output, held_out(task.name)))
+            if one.packed and (evaluations := one.packed.evaluations):
+                samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
     return plan
 
 
@@ -249,12 +249,12 @@ def _task(problem: Problem, one: Candidate) -> Task:
     costs = one.strategy.costs
     name, before = costs.task.name, problem.microbatch.get(costs.task.name, 0)
     task = planned_task(one.strategy)
-    if one.packed and (judging := one.packed.judging):
+    if one.packed and (evaluations := one.packed.evaluations):
         assert task.evaluation
         task = structs.replace(
             task,
-            evaluation=structs.replace(task.evaluation, batches=judging.rounds),
-            evaluation_lengths=judging.lengths,
+            evaluation=structs.replace(task.evaluation, batches=evaluations.rounds),
+            evaluation_lengths=evaluations.lengths,
             microbatches=max(task.microbatches, *(len(p.tokens) for p in one.evaluates if p)),
         )
     return structs.replace(

@@ -45,9 +45,9 @@ MAY_IMPORT = {
         "exploring": "timetable search bounds inputs",
         "builder": "exploring storage timetable sequences pipelines search lowering bounds lp "
         "rounds shards inputs",
-        "sweep": "curves builder shards inputs",
-        "curves": "",
-        "cli": "curves sweep builder estimate charts exporting views inputs",
+        "sweep": "sweep_table builder shards inputs",
+        "sweep_table": "",
+        "cli": "sweep_table sweep builder estimate charts exporting views inputs",
         "__main__": "cli",
     },
     "executor": {

@@ -27,7 +27,6 @@ from planner.shards import (
     TaskCosts,
     castable,
     cut_points,
-    layer_graph,
     shape_of,
     untied,
 )
@@ -129,7 +128,7 @@ def phase_us(
     """The optimum of the load program over phases, at the best of these microbatch sizes; None
     when no plan can have any of them."""
     task = sizes[0].task
-    points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
+    points = cut_points(task, apart=sizes[0].apart)
     items = tuple(pairwise(points))
     roots = [
         Terms(

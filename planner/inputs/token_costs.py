@@ -43,10 +43,11 @@ def _cost(
     squares: int,
 ) -> LayerCost:
     """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
-    known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
+    known = costs[place]
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
-    for one in curves.curves_of(costs):
-        times[one.op] = _spread(getattr(near, one.op), curves.us(one, used, squares))
+    for curve in curves.curves_of(costs):
+        us = curves.us(curve, used, squares)
+        times[curve.op] = Time(us, us, us, 1)
     sizes: dict[str, int | None] = {}
     for name in curves.IN_PROPORTION:
         sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)
@@ -74,10 +75,3 @@ def _above(points: list[tuple[int, int]], tokens: int) -> int:
     right, high = points[place]
     left, low = points[place - 1] if place else (0, high)
     return high - (high - low) * (right - tokens) // (right - left)
-
-
-def _spread(measured: Time, median: int) -> Time:
-    """A time with the spread of a measured one."""
-    known = max(1, measured.median_us)
-    low, high = (round(median * p / known) for p in (measured.p10_us, measured.p90_us))
-    return Time(median, min(low, median), max(high, median), measured.samples)

@@ -237,7 +237,7 @@ class PipelineRound(_Round[PipelineStrategy]):
     @property
     def device_bytes(self) -> int:
         """The most that any device needs."""
-        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
+        return max(one.bytes for one in self.memory)
 
     def _reserves(self) -> Iterator[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""

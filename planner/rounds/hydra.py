@@ -28,7 +28,6 @@ from planner.shards import (
     TaskCosts,
     cut_points,
     extent,
-    layer_graph,
     pack,
     reserve_bytes,
     sizes,
@@ -109,7 +108,7 @@ class HydraStrategy:
 def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy:
     """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible, with
     what the device has beside `device_bytes` added to both numbers."""
-    points = cut_points(layer_graph(task))
+    points = cut_points(task)
     tried: list[HydraStrategy] = []
     for costs in sizes(task):
         total = costs.total("param_bytes")

@@ -14,32 +14,24 @@ from itertools import combinations, pairwise
 import networkx as nx
 
 from planner.shards.costs import TaskCosts
+from planner.shards.ties import untied
 from profiles.schema import Task
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 
 
-def layer_graph(task: Task) -> nx.MultiGraph:
-    """Nodes are layer indices with their names; edges are the boundaries between them (kind
-    "boundary") and the ties from the first layer of a group to the others (kind "tie"); between
-    neighbours there may be both."""
-    graph = nx.MultiGraph(task=task.name)
-    for index, layer in enumerate(task.layers):
-        graph.add_node(index, name=layer.name)
-    graph.add_edges_from(pairwise(range(len(task.layers))), kind="boundary")
-    for owner, *users in task.ties:
-        graph.add_edges_from(((owner, user) for user in users), kind="tie")
-    return graph
-
-
-def cut_points(graph: nx.MultiGraph) -> list[int]:
+def cut_points(task: Task, *, apart: bool = False) -> list[int]:
     """Where the chain may be cut, ends included: cut c separates layer c-1 from layer c.
 
     A cut that separates tied layers would need one parameter in two shards, so a boundary may be
-    cut only when it is a bridge: no other edge joins what is below it to what is above.
+    cut only when it is a bridge: no tie joins what is below it to what is above. apart: the tied
+    layers that can may lie in several shards.
     """
-    return [0, *sorted(max(edge) for edge in nx.bridges(graph)), graph.number_of_nodes()]
+    count, ties = len(task.layers), (untied(task) if apart else task).ties
+    graph = nx.MultiGraph(pairwise(range(count)))
+    graph.add_edges_from((owner, user) for owner, *users in ties for user in users)
+    return [0, *sorted(max(edge) for edge in nx.bridges(graph)), count]
 
 
 def cheapest(

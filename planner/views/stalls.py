@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plans import graph
-from plans.ops import Lane
+from plans.ops import Lane, Stream
 from plans.schema import Op, Plan, Program
+from plans.timing import busy_us
 from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
@@ -60,7 +61,7 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
         op.id: [(program.round[place], lag) for place, lag in (*own[1:], own[0])]
         for op, own in zip(program.round, graph.waits(program.round), strict=True)
     }
-    busiest, *_ = max(queues.values(), key=lambda queue: sum(op.us for op in queue))
+    ((busiest, _),) = busy_us(program.round).most_common(1)
     found: dict[tuple[str, str], Counter[str]] = {}
     for device in devices:
         compute = sorted(queues.get(f"{device}.compute", ()), key=lambda op: op.start_us)
@@ -68,7 +69,7 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
         for op in compute:
             part = "forward" if op.name.kind == "F" else "backward"
             for before, us in _blamed(op, ended, waits, program.period_us):
-                where = part, _resource(before or busiest, device)
+                where = part, _resource(before.queue if before else busiest, device)
                 found.setdefault(where, Counter())[before.id if before else ""] += us
             ended = op.end_us
     made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
@@ -109,12 +110,12 @@ def parts_of_round(plan: Plan, program: Program) -> dict[str, int]:
     return {part: us // program.devices for part, us in parts.items()}
 
 
-def _resource(op: Op, device: int) -> str:
+def _resource(stream: Stream, device: int) -> str:
     """The stream's kind; compute of its own in the way of a device's copy means that its memory is
     not free yet."""
-    if op.queue.lane is not Lane.COMPUTE:
-        return op.queue.lane
-    return "memory" if op.queue.device == device else "others"
+    if stream.lane is not Lane.COMPUTE:
+        return stream.lane
+    return "memory" if stream.device == device else "others"
 
 
 def diagnosis(plan: Plan) -> list[str]:

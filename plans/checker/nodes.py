@@ -70,8 +70,8 @@ def ledger(plan: Plan) -> Iterator[str]:
             beside = f" and {transients[node]} of transients of updates" if transients[node] else ""
             yield (
                 f"node {node}: takes {held} bytes of the host store{beside}, but the host budget "
-                f"of a node is {budget}; raise --host-memory to {show_bytes(needed)}, or train "
-                "fewer tasks there"
+                f"of a node is {budget}; plan with {show_bytes(needed)} of it, or with fewer "
+                "tasks there"
             )
 
 

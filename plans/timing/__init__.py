@@ -13,6 +13,7 @@ from plans.timing.kinds import (
 )
 from plans.timing.phases import duration_us, kind_rounds, longest, phases, rounds_us
 from plans.timing.predict import (
+    busy_us,
     device_times,
     round_compute_us,
     round_exposed_us,
@@ -34,6 +35,7 @@ __all__ = [
     "OpBar",
     "RoundKinds",
     "Runs",
+    "busy_us",
     "device_times",
     "duration_us",
     "exposed_copy_us",

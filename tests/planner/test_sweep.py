@@ -13,7 +13,9 @@ from support.cli import planner_cli, succeeded
 import plans
 import profiles
 from planner import NoPlanFound, Problem, build
-from planner.curves import (
+from planner.inputs.whatif import only_microbatch, override
+from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
+from planner.sweep_table import (
     Line,
     Outcome,
     Row,
@@ -23,8 +25,6 @@ from planner.curves import (
     table,
     to_json,
 )
-from planner.inputs.whatif import only_microbatch, override
-from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 from plans.timing import device_times, longest, step_us
 from profiles.errors import FormatError

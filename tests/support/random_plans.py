@@ -9,11 +9,11 @@ from support.strategies import WHOLE, in_less
 
 from planner import Problem
 from planner.shards.costs import sizes
-from planner.shards.cuts import cut_points, layer_graph
+from planner.shards.cuts import cut_points
 from planner.shards.modes import Place, possible
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
-from planner.shards.ties import separable, untied
+from planner.shards.ties import separable
 from plans.schema import Plan
 from profiles.schema import Profile
 
@@ -24,7 +24,7 @@ def some_plan(profile: Profile, rng: random.Random) -> Plan:
     asked = Problem.of(profile, devices=1, device_bytes=ROOM, host_bytes=None)
     (task,), links = asked.tasks, Links.of(asked.device)
     split = separable(task) is not None and rng.random() < 0.7
-    points = cut_points(layer_graph(untied(task) if split else task))
+    points = cut_points(task, apart=split)
     inner = [point for point in points[1:-1] if rng.random() < 0.7]
     cuts = (0, *inner, points[-1])
     (costs,) = sizes(task, apart=split)

@@ -492,7 +492,7 @@ def test_the_command(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     log = runlog.load("runs/plan.jsonl")
     found = compare(planned, log, log.header.plan_sha256)
     assert found.status == "partial"
-    assert found.missing.count == 0
+    assert not found.missing
     assert "dropped: a in step 1, a.s0.B0: RuntimeError: cold" in table(found)
 
 

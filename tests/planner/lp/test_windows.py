@@ -14,14 +14,14 @@ from planner.lp.rows import Part, Terms
 from planner.lp.windows import Phases, Solution
 from planner.search.local_search import least_us
 from planner.search.task import Search
-from planner.shards.cuts import cut_points, layer_graph
+from planner.shards.cuts import cut_points
 from planner.shards.modes import Mode
 
 
 def terms(seed: int, *, plan: bool) -> Terms:
     case = small(seed, 5)
     starts = Search(case.task, case.links, case.device_bytes).starts
-    items = tuple(pairwise(cut_points(layer_graph(case.task))))
+    items = tuple(pairwise(cut_points(case.task)))
     cuts = [0, *(end for _, end in items)]
     return replace(starts.program(starts.sizes[0], cuts, False), plan=plan)
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from support import synthetic
 
 from planner.shards.costs import TaskCosts
-from planner.shards.cuts import cheapest, cut_points, layer_graph
+from planner.shards.cuts import cheapest, cut_points
 from profiles.schema import Task, Time
 
 
@@ -79,4 +79,4 @@ def test_tied_layers_are_never_separated() -> None:
     """A tie between the first and the third layer leaves only the cuts outside it."""
     task = synthetic.task("a", layers=5)
     tied = Task(**{f: getattr(task, f) for f in task.__struct_fields__} | {"ties": ((0, 2),)})
-    assert cut_points(layer_graph(tied)) == [0, 3, 4, 5]
+    assert cut_points(tied) == [0, 3, 4, 5]

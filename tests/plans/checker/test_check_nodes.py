@@ -117,7 +117,7 @@ def test_a_node_without_enough_memory_is_named() -> None:
     found = violations(less)
     large = [f"node {node}" for node, need in enumerate(needs) if need == max(needs)]
     assert [line.partition(":")[0] for line in found] == large
-    assert f"but the host budget of a node is {max(needs) - 1}; raise --host-memory" in found[0]
+    assert f"but the host budget of a node is {max(needs) - 1}; plan with " in found[0]
     host = replace(plan.host, budget_bytes=min(needs) - 1)
     assert len(violations(replace(plan, host=host))) == 3
 
