@@ -1,7 +1,7 @@
 """A strategy on one device or several made into its round: turns, visits, values, slabs, ops."""
 
 from planner.lowering.evaluation import evaluating, share_us
-from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
+from planner.lowering.host_bytes import Store, fitted, kept_bytes, least_bytes, store
 from planner.lowering.moves import moves
 from planner.lowering.round import PipelineRound, Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
@@ -13,7 +13,6 @@ __all__ = [
     "PipelineStrategy",
     "Round",
     "Store",
-    "Waiting",
     "evaluating",
     "fitted",
     "gathered",

@@ -12,11 +12,9 @@ later ones have come, which wait for its update then.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Protocol
 
 from msgspec import structs
 
@@ -51,20 +49,12 @@ class Store:
         return self.kept + self.scratch
 
 
-class Waiting(Planned, Protocol):
-    """A strategy of whose values on the host each has bytes of its own."""
-
-    def waiting(self) -> Iterator[tuple[str, int]]:
-        """The bytes that the host holds for a while, by the names of its buffers."""
-        ...
-
-
 def kept_bytes(strategy: Planned) -> int:
     """Bytes of all that the host keeps of the strategy's task between segments."""
     return sum(shard.kept_bytes for shard in strategy.shards)
 
 
-def store(strategy: Strategy | Waiting) -> Store:
+def store(strategy: Planned) -> Store:
     """The task's part of the host store, as the strategy has it."""
     name = strategy.costs.task.name
     held = pack(
@@ -93,7 +83,7 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
     return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
 
 
-def least_bytes(strategy: Strategy | Waiting) -> int:
+def least_bytes(strategy: Planned) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, Strategy):
         return kept_bytes(strategy) + _Waiting(strategy).least().bytes

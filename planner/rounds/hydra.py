@@ -24,7 +24,7 @@ from planner.rounds.program import Cycle, assembled
 from planner.shards import (
     Links,
     Mode,
-    ShardCost,
+    Planned,
     TaskCosts,
     cut_points,
     extent,
@@ -39,24 +39,19 @@ from profiles.units import show_bytes
 
 Roles = Sequence[Role]
 
+_MODE = Mode("streamed", "device-streamed")
 _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
-class HydraStrategy:
+class HydraStrategy(Planned):
     """Hydra's cuts of a task and the memory they take.
 
     Parameters have two slots; optimizer state and gradients two as well, or one when memory is
     short.
     """
 
-    costs: TaskCosts
-    cuts: tuple[int, ...]
     state_slots: int
-
-    @cached_property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
     @property
     def slots(self) -> dict[Role, int]:
@@ -79,17 +74,6 @@ class HydraStrategy:
     @property
     def slab_bytes(self) -> int:
         return extent(self.buffers)
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return (Mode("streamed", "device-streamed"),) * len(self.shards)
-
-    halved = ()
-
-    @property
-    def tie_bytes(self) -> int:
-        """Tied layers lie in one shard."""
-        return 0
 
     @cached_property
     def reserve_bytes(self) -> int:
@@ -116,7 +100,8 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
         largest = max(costs.total("param_bytes", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            strategy = HydraStrategy(costs, _greedy(costs, points, cap), slots)
+            cuts = _greedy(costs, points, cap)
+            strategy = HydraStrategy(costs, cuts, (_MODE,) * (len(cuts) - 1), slots)
             if strategy.device_bytes <= device_bytes:
                 return strategy
             tried.append(strategy)

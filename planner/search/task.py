@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
-from planner.lowering import Round, Waiting, fitted, least_bytes
+from planner.lowering import Round, fitted, least_bytes
 from planner.lp import Solution, Terms, again, guides, rounded
 from planner.search.local_search import exchanged, improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
-from planner.shards import PLENTY, Links, Strategy
+from planner.shards import PLENTY, Links, Planned, Strategy
 from plans.prediction import Alternative
 from plans.schema import Program
 from plans.timing import duration_us
@@ -40,7 +40,7 @@ class Candidate:
     kinds, on no more devices. alternatives: what else was tried on several devices, of so many
     that were looked_at. packed: its steps, where its samples have lengths."""
 
-    strategy: Strategy | Waiting
+    strategy: Planned
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
