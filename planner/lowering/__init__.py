@@ -2,11 +2,11 @@
 
 from planner.lowering.evaluation import evaluating, share_us
 from planner.lowering.host_bytes import Store, fitted, kept_bytes, least_bytes, store
-from planner.lowering.moves import moves
 from planner.lowering.round import PipelineRound, Round
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
+from planner.lowering.walk import walked
 
 __all__ = [
     "PipelineRound",
@@ -18,11 +18,11 @@ __all__ = [
     "gathered",
     "kept_bytes",
     "least_bytes",
-    "moves",
     "needed",
     "separable",
     "share_us",
     "spread",
     "store",
+    "walked",
     "whole",
 ]

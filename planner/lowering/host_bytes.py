@@ -15,10 +15,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 
 from msgspec import structs
 
-from planner.lowering.moves import moves
+from planner.lowering.walk import walked
 from planner.rounds import Ledger, Life, Slab, buffers_of, stretched
 from planner.shards import Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
@@ -124,10 +125,12 @@ class _Waiting:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        copies = moves(strategy)
-        self.costs, self.parts, self.count = strategy.costs, strategy.parts, copies.count
-        self.grads = [(k, out) for role, k, out in copies.waits if role == "grad"][::-1]
-        self.aside = [one for one in copies.waits if one[0] != "grad"]
+        walk = walked(strategy)
+        self.costs, self.parts, self.count = strategy.costs, strategy.parts, walk.lives.count[0]
+        out = {(v.number, v.role): v.out for v in walk.values[0] if v.out}
+        waits = [(role, k, out[k, role]) for k, role in sorted(out, key=itemgetter(0))]
+        self.grads = [(k, out) for role, k, out in waits[::-1] if role == "grad"]
+        self.aside = [one for one in waits if one[0] in ("x", "saved")]
 
     def values(self, grads: int = 0) -> list[Value]:
         """All that waits, for as long as costs nobody anything; or so many gradients at a time."""

@@ -24,11 +24,10 @@ from typing import Generic, TypeVar
 
 from planner.lowering.host_bytes import Scratch
 from planner.lowering.link_windows import Clock
-from planner.lowering.moves import moves
 from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import sweep, turns
-from planner.lowering.walk import Walk
+from planner.lowering.turns import turns
+from planner.lowering.walk import Walk, walked
 from planner.rounds import (
     Cycle,
     Draft,
@@ -148,7 +147,7 @@ class Round(_Round[Strategy]):
 
     @cached_property
     def walk(self) -> Walk:
-        return Walk(self.strategy, sweep(self.strategy))
+        return walked(self.strategy)
 
     @property
     def slab(self) -> Slab:
@@ -156,7 +155,7 @@ class Round(_Round[Strategy]):
 
     @cached_property
     def slabs(self) -> list[Slab]:
-        us, values = moves(self.strategy).us, self.walk.values[0]
+        (us,), (values,) = self.walk.us(self.links), self.walk.values
         return [lay_out(Clock(self.strategy, us, self.links, values), self.room)]
 
     @property

@@ -6,7 +6,6 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
@@ -14,7 +13,7 @@ from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.trees import sums
 from planner.orders import Order, Pass
 from planner.rounds import execution_order, once
-from planner.shards import Links, Strategy, forward_us, pass_us
+from planner.shards import Links, Strategy, pass_us
 
 
 class Turn(NamedTuple):
@@ -44,7 +43,24 @@ def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
     return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
 
 
-@lru_cache(maxsize=64)
+def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> int:
+    """µs that a turn computes, packing left out."""
+    k, kind, m = turn.shard, turn.kind, turn.number
+    shard, up = strategy.shards[k], range(k, strategy.last)
+    match kind:
+        case "R":
+            return links.add_us(shard.grad_bytes)
+        case "N":
+            return shard.norm_us
+        case "U":
+            return shard.update_device_us if computes(strategy, turn) else 0
+        case "block":
+            ways = [("F", j) for j in up] + [("B", j) for j in (*up, strategy.last)]
+        case _:
+            ways = [(kind, k)]
+    return turn.each * sum(pass_us(strategy.cost(j, m), strategy.modes[j], p) for p, j in ways)
+
+
 def sweep(s: Strategy) -> list[Turn]:
     """The turns of one device: each shard with all microbatches up and down, those of a block one
     by one.
@@ -146,7 +162,7 @@ class _Closing:
         while self.hasty and self.hasty[0].ready <= start:
             yield heappop(self.hasty).turn
         line = self.patient[device]
-        while line and (end := max(line[0].ready, self.free[device]) + self._us(line[0])) <= start:
+        while line and (end := self._end(line[0])) <= start:
             self.free[device] = end
             yield from self._behind(heappop(line))
 
@@ -159,22 +175,19 @@ class _Closing:
             self.patient[device] = [one for one in line if one not in first]
             heapify(self.patient[device])
             for one in first:
-                self.free[device] = max(one.ready, self.free[device]) + self._us(one)
+                self.free[device] = self._end(one)
                 yield from self._behind(one)
         yield due.turn
+
+    def _end(self, due: "_Due") -> int:
+        """When a turn ends that its device does next."""
+        begin = max(due.ready, self.free[due.turn.device])
+        return begin + turn_us(self.strategy, due.turn, self.links)
 
     def rest(self) -> Iterator[Turn]:
         """All others, as they become ready."""
         for due in sorted(due for line in (self.hasty, *self.patient) for due in line):
             yield due.turn
-
-    def _us(self, due: "_Due") -> int:
-        shard = self.strategy.shards[due.shard]
-        host = self.strategy.modes[due.shard].update == "host"
-        update = 0 if host else shard.update_device_us
-        return {"R": self.links.add_us(shard.grad_bytes), "N": shard.norm_us, "U": update}[
-            due.turn.kind
-        ]
 
 
 class _Due(NamedTuple):
@@ -211,7 +224,10 @@ def additions(
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
     """All passes as they begin when nothing else is to be done, each behind what it needs."""
     passes = [(device, one) for device, own in enumerate(strategy.order) for one in own]
-    us = [_us(strategy, one) for _, one in passes]
+    us = [
+        pass_us(strategy.cost(one.shard, one.microbatch), strategy.modes[one.shard], one.kind)
+        for _, one in passes
+    ]
     queues = list[Sequence[int]](_queues(strategy.order))
     needs: list[list[int]] = [[] for _ in passes]
     at = {one: place for place, (_, one) in enumerate(passes)}
@@ -229,11 +245,6 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
     rank = {place: n for n, place in enumerate(execution_order(queues, needs))}
     for place in sorted(range(len(passes)), key=lambda place: (starts[place], rank[place])):
         yield _Begun(starts[place], starts[place] + us[place], *passes[place])
-
-
-def _us(strategy: PipelineStrategy, one: Pass) -> int:
-    shard, mode = strategy.cost(one.shard, one.microbatch), strategy.modes[one.shard]
-    return forward_us(shard, mode) if one.kind == "F" else pass_us(shard, mode, one.kind)
 
 
 def _queues(order: Order) -> Iterator[range]:

@@ -10,20 +10,26 @@ back lies in d. What a forward packed is a.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.moves import moves
+from planner.lowering.moves import Moves
 from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, computes
+from planner.lowering.turns import Turn, computes, sweep, turn_us
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Send, Visit
-from planner.shards import Strategy, Value
+from planner.shards import Links, Strategy, Value
 from plans.schema import Role
 
 _ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved"}
+
+
+@lru_cache(maxsize=64)
+def walked(strategy: Strategy) -> "Walk":
+    """The walk of a strategy on one device, which several look at one after the other."""
+    return Walk(strategy, sweep(strategy))
 
 
 class Walk:
@@ -39,10 +45,7 @@ class Walk:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
         steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
-        if isinstance(strategy, Strategy):
-            self.lives = Lives(steps, moves(strategy).into, moves(strategy).out)
-        else:
-            self.lives = Lives(steps)
+        self.lives = Lives(steps)
         self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int], Item] = {}
@@ -58,11 +61,21 @@ class Walk:
 
     @cached_property
     def values(self) -> list[list[Value]]:
-        """The values of every device."""
+        """The values of every device; on one with their copies."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
         for value in (*self.lives.values(), *self.stays.values(self.lives)):
             if value.bytes:
                 found[int(value.space)].append(value)
+        if isinstance(self.strategy, Strategy):
+            found = [Moves(self.strategy, found[0], self.lives.count[0]).values()]
+        return found
+
+    def us(self, links: Links) -> list[list[int]]:
+        """µs that every step of each device computes."""
+        found = [[0] * count for count in self.lives.count]
+        for us, steps, own in zip(found, self.lives.steps, self.stays.turns, strict=True):
+            for step, turn in zip(steps, own, strict=True):
+                us[step] += turn_us(self.strategy, turn, links)
         return found
 
     def _visits(self, turn: Turn) -> Iterator[Visit]:

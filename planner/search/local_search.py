@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lowering import Round, moves
+from planner.lowering import Round, walked
 from planner.search.descent import descend
 from planner.shards import (
     ACTIVATIONS,
@@ -110,22 +110,24 @@ def score(made: Round) -> Score:
 def least_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
-    copies = moves(strategy)
-    ends = list(accumulate(copies.us, initial=0))
+    walk = walked(strategy)
+    values, ends = walk.values[0], list(accumulate(walk.us(links)[0], initial=0))
+    into = {value.name: value.into for value in values if value.into}
+    out = {value.name: value.out for value in values if value.out}
     least = max(
         ends[-1],
-        sum(into.us(links) for into in copies.into.values()),
-        sum(links.spill_us(out.bytes) for out in copies.out.values()),
-        sum(out.update_us for out in copies.out.values()),
+        sum(one.us(links) for one in into.values()),
+        sum(links.spill_us(one.bytes) for one in out.values()),
+        sum(one.update_us for one in out.values()),
     )
     for k, shard in enumerate(strategy.shards):
-        into = copies.into.get(f"s{k}.param")
-        out = copies.out.get(into.after) if into else None
-        if into and out:
+        come = into.get(f"s{k}.param")
+        gone = out.get(come.after) if come else None
+        if come and gone:
             # In the turn of a block others come before it; a gradient goes while it is noted.
-            begin = ends[into.need + (strategy.turn and into.need == strategy.block)]
-            compute = ends[out.made + 1] - begin - shard.norm_us
-            way = compute + links.spill_us(out.bytes) + out.update_us + into.us(links)
+            begin = ends[come.need + (strategy.turn and come.need == strategy.block)]
+            compute = ends[gone.made + 1] - begin - shard.norm_us
+            way = compute + links.spill_us(gone.bytes) + gone.update_us + come.us(links)
             least = max(least, way)
     return least
 

@@ -44,6 +44,10 @@ class Planned:
         """Bytes of one microbatch's gradients that wait for the owner's backward."""
         return 0 if self.owner is None else self.costs.tie_bytes
 
+    def cost(self, k: int, _: int) -> ShardCost:
+        """The costs of a shard for one microbatch."""
+        return self.shards[k]
+
     @property
     def halved(self) -> Collection[int]:
         """The shards whose backwards are split in two."""
