@@ -66,11 +66,7 @@ def store(strategy: Planned) -> Store:
         ),
         "host",
     )
-    if isinstance(strategy, Strategy):
-        scratch = Scratch.of(strategy).buffers
-    else:
-        scratch = pack(strategy.waiting(), "host")
-    base = extent(held)
+    base, scratch = extent(held), Scratch.of(strategy).buffers
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind))
 
@@ -101,7 +97,9 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Strategy) -> "Scratch":
+    def of(cls, strategy: Planned) -> "Scratch":
+        if not isinstance(strategy, Strategy):
+            return cls(pack(strategy.waiting(), "host"), {}, ())
         waiting = _Waiting(strategy)
         if strategy.host_bytes is None:
             values = waiting.values()

@@ -59,20 +59,49 @@ S = TypeVar("S", Strategy, PipelineStrategy)
 
 
 @dataclass(frozen=True, eq=False)
-class _Round(Generic[S]):
-    """A strategy laid out in the slabs of its devices: what is the same for one and several."""
+class Round(Generic[S]):
+    """A strategy laid out in the slabs of its devices.
+
+    room: on one device, the bytes that its slab may take where it needs less. On several, each
+    value is in its place no longer than it must be.
+    """
 
     strategy: S
     links: Links
+    room: int = 0
 
     @cached_property
     def walk(self) -> Walk:
-        raise NotImplementedError
+        own = self.strategy
+        if isinstance(own, Strategy):
+            return walked(own)
+        return Walk(own, turns(own, self.links), self.links.node)
 
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        raise NotImplementedError
+        own, walk = self.strategy, self.walk
+        if isinstance(own, Strategy):
+            (us,), (values,) = walk.us(self.links), walk.values
+            return [lay_out(Clock(own, us, self.links, values), self.room)]
+        pairs = zip(walk.values, walk.stays.count, strict=True)
+        return [Slab(map(Life.of, values), max(1, count)) for values, count in pairs]
+
+    @property
+    def slab(self) -> Slab:
+        """That of the first."""
+        return self.slabs[0]
+
+    @cached_property
+    def memory(self) -> list[Memory]:
+        """The bytes that the round takes of every device."""
+        pairs = zip(self.slabs, self._reserves(), strict=True)
+        return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
+
+    @property
+    def device_bytes(self) -> int:
+        """The most that any device needs."""
+        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -81,20 +110,35 @@ class _Round(Generic[S]):
         emitter = Emitter(own.costs, own.shards, own.modes, self.links, each=own.costs_each)
         return list(emitter.entries(self.walk.visits))
 
-    @property
-    def memory(self) -> list[Memory]:
-        """The bytes that the round takes of every device."""
-        raise NotImplementedError
-
-    @cached_property
-    def before(self) -> dict[str, list[str]]:
-        """For a buffer, those whose bytes it takes over."""
-        return {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
-
     @cached_property
     def draft(self) -> Draft:
-        """The round by positions; copies are wanted in the order of meaning."""
-        return Draft.of(self.entries, dependencies(self.entries, self.before))
+        """The round by positions; on one device loads may serve the next round."""
+        entries, scratch = self.entries, Scratch.of(self.strategy)
+        before = {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
+        needs = dependencies(entries, {**before, **scratch.before})
+        loads: dict[int, int] = {}  # by shard the first of its parameters
+        for at, item in enumerate(entries) if self.strategy.stretches else ():
+            if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
+                loads.setdefault(item.name.number, at)
+        return Draft.of(entries, needs, self._rank(scratch.order), frozenset(loads.values()))
+
+    def _rank(self, order: Sequence[int]) -> list[int]:
+        """Copies are wanted in the order of meaning; updates on the host in the order of the next
+        forward or, where gradients must make room, in that; copies out as the strategy says."""
+        entries, rank = self.entries, list(range(len(self.entries)))
+        position = {item.name: at for at, item in enumerate(entries)}
+        task = self.strategy.costs.task.name
+        for place, k in enumerate(order):
+            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
+        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
+        if norms is not None:
+            rank[norms] = 0  # few bytes that all updates on the host wait for
+        if self.strategy.urgent:
+            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
+            for at, item in enumerate(entries):
+                if item.stream.lane is Lane.D2H and at != norms:
+                    rank[at] = again[next(iter(item.reads)), item.name.number]
+        return rank
 
     @cached_property
     def best(self) -> Steady:
@@ -111,8 +155,11 @@ class _Round(Generic[S]):
         return best
 
     def _orders(self) -> Iterator[Orders]:
+        if not self.strategy.stretches:
+            yield in_order(self.draft)  # mostly as good, and found sooner
         yield from dispatched(self.draft)
-        yield in_order(self.draft)
+        if self.strategy.stretches:
+            yield in_order(self.draft)
 
     @property
     def period_us(self) -> int:
@@ -138,54 +185,6 @@ class _Round(Generic[S]):
             evaluates=own.evaluates,
         )
 
-
-@dataclass(frozen=True, eq=False)
-class Round(_Round[Strategy]):
-    """On one device, in a slab of at most `room` bytes, or of the least that it needs."""
-
-    room: int = 0
-
-    @cached_property
-    def walk(self) -> Walk:
-        return walked(self.strategy)
-
-    @property
-    def slab(self) -> Slab:
-        return self.slabs[0]
-
-    @cached_property
-    def slabs(self) -> list[Slab]:
-        (us,), (values,) = self.walk.us(self.links), self.walk.values
-        return [lay_out(Clock(self.strategy, us, self.links, values), self.room)]
-
-    @property
-    def memory(self) -> list[Memory]:
-        return [Memory(self.slab.bytes, self.strategy.reserve_bytes)]
-
-    @cached_property
-    def draft(self) -> Draft:
-        """The round by positions. Updates on the host are wanted in the order of the next forward
-        or, where gradients must make room, in that; copies out as the strategy says."""
-        entries, rank = self.entries, list(range(len(self.entries)))
-        position = {item.name: at for at, item in enumerate(entries)}
-        task, scratch = self.strategy.costs.task.name, Scratch.of(self.strategy)
-        for place, k in enumerate(scratch.order):
-            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
-        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
-        if norms is not None:
-            rank[norms] = 0  # few bytes that all updates on the host wait for
-        if self.strategy.urgent:
-            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
-            for at, item in enumerate(entries):
-                if item.stream.lane is Lane.D2H and at != norms:
-                    rank[at] = again[next(iter(item.reads)), item.name.number]
-        needs = dependencies(entries, {**self.before, **scratch.before})
-        loads: dict[int, int] = {}  # by shard the first of its parameters
-        for at, item in enumerate(entries):
-            if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
-                loads.setdefault(item.name.number, at)
-        return Draft.of(entries, needs, rank, frozenset(loads.values()))
-
     def blame(self) -> dict[int, int]:
         """For every shard µs that compute waits for one of its copies or updates, or that its own
         ops wait; for those with an op on the cycle that makes the period one more."""
@@ -210,36 +209,11 @@ class Round(_Round[Strategy]):
                             found[k] = found.get(k, 0) + wait
         return found
 
-
-@dataclass(frozen=True, eq=False)
-class PipelineRound(_Round[PipelineStrategy]):
-    """On several devices, each value in its place no longer than it must be."""
-
-    @cached_property
-    def walk(self) -> Walk:
-        return Walk(self.strategy, turns(self.strategy, self.links), self.links.node)
-
-    @cached_property
-    def slabs(self) -> list[Slab]:
-        pairs = zip(self.walk.values, self.walk.stays.count, strict=True)
-        return [Slab(map(Life.of, values), max(1, count)) for values, count in pairs]
-
-    @cached_property
-    def memory(self) -> list[Memory]:
-        pairs = zip(self.slabs, self._reserves(), strict=True)
-        return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
-
-    def _orders(self) -> Iterator[Orders]:
-        yield in_order(self.draft)  # mostly as good, and found sooner
-        yield from dispatched(self.draft)
-
-    @property
-    def device_bytes(self) -> int:
-        """The most that any device needs."""
-        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
-
     def _reserves(self) -> Iterator[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
+        if isinstance(self.strategy, Strategy):
+            yield self.strategy.reserve_bytes
+            return
         queues = queued(self.entries)
         for device in range(self.strategy.devices):
             queue = queues.get(Stream(device, Lane.COMPUTE), [])
@@ -264,6 +238,13 @@ class PipelineRound(_Round[PipelineStrategy]):
                 alive[key] = self.strategy.cost(k, m).saved_bytes
             live += alive[key] if kind in "FI" and key in alive else 0
         return most
+
+
+DeviceRound = Round[Strategy]
+"""On one device."""
+
+PipelineRound = Round[PipelineStrategy]
+"""On several."""
 
 
 def lay_out(clock: Clock, room: int) -> Slab:

@@ -30,6 +30,7 @@ class PipelineStrategy(Planned):
     ahead: int = 1
 
     stretches = False  # values live as long as turns say, with the turn beside it where they move
+    urgent = False  # copies out go in the order in which they are made
     ring = 2  # buffers through which packed activations leave
 
     @cached_property

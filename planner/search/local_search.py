@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lowering import Round, walked
+from planner.lowering import DeviceRound, walked
 from planner.search.descent import descend
 from planner.shards import (
     ACTIVATIONS,
@@ -24,7 +24,7 @@ from planner.shards import (
     settled,
 )
 
-Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
+Evaluate = Callable[[Strategy], DeviceRound | None]  # None when the strategy does not fit
 Score = tuple[int, int]
 
 _AWAY = 10  # shards that make room for one
@@ -34,12 +34,12 @@ class _State(NamedTuple):
     """A strategy that is laid out, or one that moves or computes too much to be better."""
 
     score: Score
-    of: Round | Strategy
+    of: DeviceRound | Strategy
 
 
 def improve(
-    start: Round, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
-) -> Round:
+    start: DeviceRound, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
+) -> DeviceRound:
     """The best found from `start` on, simulating so many ops at most.
 
     points: where the chain of layers may be cut. Strategies that do not fit cost a part of it, and
@@ -68,7 +68,7 @@ def improve(
     return best
 
 
-def exchanged(made: Round, evaluate: Evaluate, most: int) -> Iterator[Round]:
+def exchanged(made: DeviceRound, evaluate: Evaluate, most: int) -> Iterator[DeviceRound]:
     """Rounds in which a shard stays with its state, of the `most` that compute waits for longest,
     and others that take less stream instead, as many as that takes: one at a time is no better."""
     blame = made.blame()
@@ -102,7 +102,7 @@ def _given_up(strategy: Strategy, k: int, apart: Sequence[int]) -> tuple[int, in
     return shard.grad_bytes + shard.state_bytes, -near, k
 
 
-def score(made: Round) -> Score:
+def score(made: DeviceRound) -> Score:
     """The period; among equal ones the load of all streams."""
     return made.period_us, sum(made.draft.us)
 
@@ -132,7 +132,7 @@ def least_us(strategy: Strategy, links: Links) -> int:
     return least
 
 
-def _moves(made: Round, points: Sequence[int]) -> Iterator[Strategy]:
+def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
     """All strategies one change away, those of shards that compute waits for first."""
     strategy = made.strategy
     blame = made.blame()
