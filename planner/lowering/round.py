@@ -24,11 +24,11 @@ from typing import Generic, TypeVar
 
 from planner.lowering.host_bytes import Scratch
 from planner.lowering.link_windows import Clock
-from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import turns
 from planner.lowering.walk import Walk, walked
 from planner.rounds import (
+    Copy,
     Cycle,
     Draft,
     Emitter,
@@ -174,14 +174,14 @@ class Round(Generic[S]):
         for at in sorted(orders.moved):  # rounds load these for the next one
             (_, name), k = next(iter(self.entries[at].writes.items())), self.entries[at].name.number
             device = self.entries[at].stream.device
-            comes.append((device, copied(own.shards[k], k, "P", "param", name.split("/")[1])))
+            comes.append(Copy.of(own.shards[k], k, "P", device, "param", name.split("/")[1]))
         return assembled(
             (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
             cycle or Cycle.dispatched(self.entries, orders, state),
-            enter=[e for device, copy in comes for e in emitter.copies([copy], device)],
-            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
+            enter=list(emitter.copies(comes)),
+            leave=list(emitter.copies(stays.goes())),
             evaluates=own.evaluates,
         )
 

@@ -12,21 +12,8 @@ from typing import Literal, NamedTuple
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.trees import sums
 from planner.orders import Order, Pass
-from planner.rounds import execution_order, once
+from planner.rounds import Turn, execution_order, once
 from planner.shards import Links, Strategy, pass_us
-
-
-class Turn(NamedTuple):
-    """A pass, or R, N or U of a shard. number: of a microbatch, or of what is added. each: it
-    stands for so many microbatches, as a "block" for those that go through its shards one by one.
-    step: of its device, -1 where each turn is one."""
-
-    device: int
-    kind: Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
-    shard: int
-    number: int
-    each: int = 1
-    step: int = -1
 
 
 class _Begun(NamedTuple):

@@ -17,9 +17,9 @@ from planner.lowering.lives import Item, Lives
 from planner.lowering.moves import Moves
 from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, computes, sweep, turn_us
+from planner.lowering.turns import computes, sweep, turn_us
 from planner.lowering.updates import Updates
-from planner.rounds import Copy, Send, Visit
+from planner.rounds import Copy, Turn, Visit
 from planner.shards import Links, Strategy, Value
 from plans.schema import Role
 
@@ -46,7 +46,7 @@ class Walk:
                 own[turn.device].append(turn)
         steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
         self.lives = Lives(steps)
-        self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
+        self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int], Item] = {}
         self.visits, batches = list[Visit](), list[Turn]()
@@ -82,7 +82,10 @@ class Walk:
         if turn.kind == "block":
             yield self._block(turn)
         elif turn.kind in "RNU":
-            yield self.updates.visit(turn)
+            now = self.lives.now[turn.device]
+            here = self.stays.here(turn, now)
+            name = here[0][1].name if here else ""
+            yield self.updates.visit(turn, name, self.stays.loads(turn.device, here, now))
         else:
             passes = "F" if self.strategy.last or self.strategy.evaluates else "BI"
             if turn.shard == 0 and turn.kind in passes and not self.strategy.stretches:
@@ -92,13 +95,13 @@ class Walk:
 
     def _batch(self, turn: Turn) -> Visit:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
-        device, k, m = turn.device, turn.shard, turn.number
+        device, m = turn.device, turn.number
         batch = self._batch_of(m)
         there, now = self.strategy.where[self.strategy.last, m], self.lives.now[device]
         since = self.stays.before(device, now) if self.strategy.evaluates else max(0, now - 1)
         name = self.lives.take(device, batch, m, since)
         takes = [self._send(turn, batch, name, there)] if there != device else []
-        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=turn.each)
+        return Visit(turn._replace(kind="P"), {"batch": name}, (), takes)
 
     def _block(self, turn: Turn) -> Visit:
         """All microbatches but the last through the shards of the block, as one op."""
@@ -121,17 +124,16 @@ class Walk:
                     at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
                 if ties:
                     at["tie"] = self.lives.find(device, ties[0], 0 if within else m) or ""
-                inner.append(Visit(k, m, "F", at))
+                inner.append(Visit(Turn(device, "F", k, m), at))
         for item in inside:
             self.lives.give(device, item, 0)
         now = self.lives.now[device]
-        loads = self.stays.loads(self.stays.here(turn, now), now)
-        return Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
+        return Visit(turn, {}, self.stays.loads(device, self.stays.here(turn, now), now), (), inner)
 
     def _forward(self, turn: Turn) -> Visit:
         device, k, m = turn.device, turn.shard, turn.number
         at, brings = self._uses(turn)
-        takes = list[Copy | Send]() if k == self.strategy.last else [*self._output(turn, at)]
+        takes = list[Copy]() if k == self.strategy.last else [*self._output(turn, at)]
         for item in self._waits(k, m):
             after = 1 - self.strategy.stretches
             if item.role == "saved":
@@ -140,13 +142,13 @@ class Walk:
                 if self.strategy.stretches:
                     after = min(after, self.lives.end(device) - self.lives.now[device])
             if item.role == "saved" or self.strategy.where[k - 1, m] != device:
-                takes.append(_waiting("S", item, at[item.role], m))
+                takes.append(_waiting("S", turn, item, at[item.role]))
             self.lives.give(device, item, m, after)
         if self.strategy.evaluates:
             self._release(turn)
-        return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
+        return Visit(turn, at, brings, takes)
 
-    def _output(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy | Send]:
+    def _output(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The output of a forward: it stays, or goes to another device or the host."""
         device, k, m = turn.device, turn.shard + 1, turn.number
         x, y = self._boundary("x", k, m), self._boundary("y", k, m)
@@ -154,7 +156,7 @@ class Walk:
         if there == device:
             at["y"] = self.lives.take(device, x, m)
             if self.strategy.modes[k].spilled:
-                yield _waiting("S", x, at["y"], m)
+                yield _waiting("S", turn, x, at["y"])
         else:
             at["y"] = self.lives.take(device, y, m)
             yield self._send(turn, x, at["y"], there)
@@ -163,7 +165,7 @@ class Walk:
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
         device, kind, k, m = turn.device, turn.kind, turn.shard, turn.number
-        now, takes = self.lives.now[device], list[Copy | Send]()
+        now, takes = self.lives.now[device], list[Copy]()
         waits, shard, mode = list[Copy](), self.shards[k], self.strategy.modes[k]
         if self.strategy.stretches and mode.update == "device-streamed" and shard.grad_bytes:
             waits += self.updates.state(turn)
@@ -174,7 +176,7 @@ class Walk:
                 if item.role == "saved":
                     since = max(since, now - self.strategy.ring + 1)
             name = self.lives.take(device, self._down(item.name[0], k, m), m, since)
-            waits.append(_waiting("P", item, name, m))
+            waits.append(_waiting("P", turn, item, name))
         at, brings = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
@@ -182,9 +184,9 @@ class Walk:
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-        return Visit(k, m, kind, at, [*brings, *waits], takes, device=device, each=turn.each)
+        return Visit(turn, at, [*brings, *waits], takes)
 
-    def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
+    def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
         device, k, m = turn.device, turn.shard, turn.number
         if k < self.strategy.last:
@@ -205,7 +207,7 @@ class Walk:
         if self.shards[k].tie:
             yield from self._ties(turn, at)
 
-    def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
+    def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The sum of a tie's gradients comes from the holder behind and goes on to the one before,
         at last to the owner."""
         device, k, m = turn.device, turn.shard, turn.number
@@ -252,7 +254,7 @@ class Walk:
         for item in items:
             if name := self.lives.find(device, item, m):
                 at[item.role] = name
-        return at, self.stays.loads(here, now)
+        return at, self.stays.loads(device, here, now)
 
     def _tie(self, k: int, m: int) -> Item:
         return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
@@ -288,17 +290,18 @@ class Walk:
         if mode.activations == "offload":
             yield self._boundary("a", k, m)
 
-    def _send(self, turn: Turn, item: Item, name: str, there: int) -> Send:
+    def _send(self, turn: Turn, item: Item, name: str, there: int) -> Copy:
         """Send a microbatch's value to a slot of another device."""
         _, number, role, size = item
         target = self.lives.receive(there, item, turn.number)
-        return Send(turn.device, role, number, role, size, name, there, target, turn.number)
+        here, m = turn.device, turn.number
+        return Copy("X", here, role, number, role, size, name, target, m, there)
 
 
-def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
+def _waiting(kind: Literal["P", "S"], turn: Turn, item: Item, name: str) -> Copy:
     """A copy from the host, or to it, of what waits there."""
-    host = f"{item.name}.{m}"
-    return Copy(kind, item.name[0], item.number, item.role, item.bytes, name, host, m)
+    (own, number, role, size), m = item, turn.number
+    return Copy(kind, turn.device, own[0], number, role, size, name, f"{own}.{m}", m)
 
 
 def _steps(turns: Sequence[Turn]) -> Sequence[int]:

@@ -19,9 +19,10 @@ from itertools import pairwise, product
 from typing import Literal
 
 from planner.errors import Infeasible
-from planner.rounds.emit import Copy, Emitter, Kind, Visit
+from planner.rounds.emit import Copy, Emitter, Kind, Turn, Visit
 from planner.rounds.program import Cycle, assembled
 from planner.shards import (
+    DEVICE,
     Links,
     Mode,
     Planned,
@@ -151,7 +152,7 @@ class _Rounds:
         last, noted = self.costs.microbatches - 1, self.costs.noted
         up = range(len(self.shards) - 1)
         for m in range(last + 1):
-            yield Visit(0, m, "P", {"batch": "batch"})
+            yield Visit(Turn(DEVICE, "P", 0, m), {"batch": "batch"})
             for k in up:
                 yield self._turn("F", k, m, ["param"], ["param"])
             for k in (len(up), *reversed(up)):
@@ -180,6 +181,7 @@ class _Rounds:
 
         def copies(kind: Literal["P", "S"], roles: Roles) -> list[Copy]:
             sizes = [(role, self.shards[k].bytes_of(role)) for role in roles]
-            return [Copy(kind, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
+            return [Copy(kind, DEVICE, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
 
-        return Visit(k, m, kind, at, copies("P", brings), copies("S", takes))
+        turn = Turn(DEVICE, kind, k, m)
+        return Visit(turn, at, copies("P", brings), copies("S", takes))
