@@ -1,12 +1,12 @@
-"""Which values of the only device move: when their copies must be there, and when they can leave.
+"""Which values of a device move: when their copies must be there, and when they can leave.
 
-Steps are counted as `sweep` numbers them, and wrap around: what is loaded ahead for step 0 lives at
-the end of the round before.
+Steps wrap around: what is loaded ahead for step 0 lives at the end of the round before.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from planner.lowering.strategy import PipelineStrategy
 from planner.shards import Into, Out, Strategy, Value
 from plans.schema import Role
 
@@ -14,7 +14,9 @@ from plans.schema import Role
 class Moves:
     """The copies of a round of so many steps; lives only while its values are made."""
 
-    def __init__(self, strategy: Strategy, values: Iterable[Value], count: int) -> None:
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, values: Iterable[Value], count: int
+    ) -> None:
         self.strategy, self.count = strategy, count
         self.of: dict[tuple[Role, int], list[Value]] = {}
         for value in values:

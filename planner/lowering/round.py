@@ -34,7 +34,6 @@ from planner.rounds import (
     Emitter,
     Entry,
     Ledger,
-    Life,
     Orders,
     Slab,
     Steady,
@@ -62,8 +61,7 @@ S = TypeVar("S", Strategy, PipelineStrategy)
 class Round(Generic[S]):
     """A strategy laid out in the slabs of its devices.
 
-    room: on one device, the bytes that its slab may take where it needs less. On several, each
-    value is in its place no longer than it must be.
+    room: the bytes that a device may need where lives are stretched.
     """
 
     strategy: S
@@ -80,22 +78,16 @@ class Round(Generic[S]):
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        own, walk = self.strategy, self.walk
-        if isinstance(own, Strategy):
-            (us,), (values,) = walk.us(self.links), walk.values
-            return [lay_out(Clock(own, us, self.links, values), self.room)]
-        pairs = zip(walk.values, walk.stays.count, strict=True)
-        return [Slab(map(Life.of, values), max(1, count)) for values, count in pairs]
-
-    @property
-    def slab(self) -> Slab:
-        """That of the first."""
-        return self.slabs[0]
+        each = zip(self.walk.us(self.links), self.walk.values, self.reserves, strict=True)
+        return [
+            lay_out(Clock(self.strategy, us, self.links, values), self.room - reserve)
+            for us, values, reserve in each
+        ]
 
     @cached_property
     def memory(self) -> list[Memory]:
         """The bytes that the round takes of every device."""
-        pairs = zip(self.slabs, self._reserves(), strict=True)
+        pairs = zip(self.slabs, self.reserves, strict=True)
         return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
 
     @property
@@ -209,12 +201,12 @@ class Round(Generic[S]):
                             found[k] = found.get(k, 0) + wait
         return found
 
-    def _reserves(self) -> Iterator[int]:
+    @cached_property
+    def reserves(self) -> list[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
         if isinstance(self.strategy, Strategy):
-            yield self.strategy.reserve_bytes
-            return
-        queues = queued(self.entries)
+            return [self.strategy.reserve_bytes]
+        queues, found = queued(self.entries), list[int]()
         for device in range(self.strategy.devices):
             queue = queues.get(Stream(device, Lane.COMPUTE), [])
             buffers = sum(
@@ -222,7 +214,9 @@ class Round(Generic[S]):
                 for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)
                 if device in devices
             )
-            yield self._most([self.entries[at] for at in queue]) + buffers + SCALARS_BYTES
+            most = self._most([self.entries[at] for at in queue])
+            found.append(most + buffers + SCALARS_BYTES)
+        return found
 
     def _most(self, entries: Sequence[Entry]) -> int:
         """The most that graphs and an op take together; a graph lives until its backward ends."""

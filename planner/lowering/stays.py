@@ -72,13 +72,11 @@ class Stays:
 
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
-        then."""
-        own, starts = self.strategy, self.starts[device]
-        if not own.ahead:
+        then, or where lives are stretched as early as there is room."""
+        if self.strategy.stretches:
             return turn
+        starts = self.starts[device]
         at = bisect_right(starts, turn) - 2
-        if own.evaluates and at < 0:
-            return starts[at] - self.count[device] if own.ahead > 1 else 0
         return starts[at] if at >= 0 else -1
 
     def at(self, device: int, k: int, turn: int) -> Stay:

@@ -17,9 +17,7 @@ class PipelineStrategy(Planned):
     order: without forwards of the last shard, whose backward computes the loss, if there are any
     backwards. named: the order's name. each: the costs of every microbatch, where they differ;
     `costs` are those of the largest, and microbatches of one device have equally many bytes. tight:
-    what comes for an update, or goes after it, shares no memory with the turns around. ahead:
-    parameters come no sooner than for their own passes (0), while the shard before has its passes
-    (1), or so for the next round, too (2; of an evaluation).
+    what comes for an update, or goes after it, shares no memory with the turns around.
     """
 
     order: Order
@@ -27,9 +25,8 @@ class PipelineStrategy(Planned):
     named: str
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
-    ahead: int = 1
 
-    stretches = False  # values live as long as turns say, with the turn beside it where they move
+    sweeps = 0  # steps before updates that wait for norms: lives are stretched without these only
     urgent = False  # copies out go in the order in which they are made
     ring = 2  # buffers through which packed activations leave
 
@@ -128,6 +125,12 @@ class PipelineStrategy(Planned):
     def evaluates(self) -> bool:
         """True if no pass goes backwards."""
         return all(one.kind == "F" for passes in self.order for one in passes)
+
+    @property
+    def stretches(self) -> bool:
+        """True where values have their least lives, which `lay_out` stretches while there is room;
+        else they live as long as turns say, with the turn beside it where they move."""
+        return self.evaluates
 
     @cached_property
     def halved(self) -> frozenset[int]:

@@ -49,30 +49,30 @@ class Walk:
         self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int], Item] = {}
-        self.visits, batches = list[Visit](), list[Turn]()
+        self.batches = list[Turn]()  # that come first, and stay
         if isinstance(strategy, Strategy):
-            # All come first, and stay.
-            batches = [Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts)]
-            self.visits += map(self._batch, batches)
+            self.batches += (Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts))
+        self.visits = [self._batch(turn) for turn in self.batches]
         for turn in every:
             self.visits += self._visits(turn)
-        for turn in batches:
+        for turn in self.batches:
             self.lives.give(0, self._batch_of(turn.number), turn.number)
 
     @cached_property
     def values(self) -> list[list[Value]]:
-        """The values of every device; on one with their copies."""
+        """The values of every device, with their copies where lives are stretched."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
         for value in (*self.lives.values(), *self.stays.values(self.lives)):
             if value.bytes:
                 found[int(value.space)].append(value)
-        if isinstance(self.strategy, Strategy):
-            found = [Moves(self.strategy, found[0], self.lives.count[0]).values()]
-        return found
+        if not self.strategy.stretches:
+            return found
+        pairs = zip(found, self.lives.count, strict=True)
+        return [Moves(self.strategy, values, count).values() for values, count in pairs]
 
     def us(self, links: Links) -> list[list[int]]:
         """µs that every step of each device computes."""
-        found = [[0] * count for count in self.lives.count]
+        found = [[0] * max(1, count) for count in self.lives.count]
         for us, steps, own in zip(found, self.lives.steps, self.stays.turns, strict=True):
             for step, turn in zip(steps, own, strict=True):
                 us[step] += turn_us(self.strategy, turn, links)
@@ -88,7 +88,7 @@ class Walk:
             yield self.updates.visit(turn, name, self.stays.loads(turn.device, here, now))
         else:
             passes = "F" if self.strategy.last or self.strategy.evaluates else "BI"
-            if turn.shard == 0 and turn.kind in passes and not self.strategy.stretches:
+            if turn.shard == 0 and turn.kind in passes and not self.batches:
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
@@ -98,8 +98,7 @@ class Walk:
         device, m = turn.device, turn.number
         batch = self._batch_of(m)
         there, now = self.strategy.where[self.strategy.last, m], self.lives.now[device]
-        since = self.stays.before(device, now) if self.strategy.evaluates else max(0, now - 1)
-        name = self.lives.take(device, batch, m, since)
+        name = self.lives.take(device, batch, m, max(0, now - 1))
         takes = [self._send(turn, batch, name, there)] if there != device else []
         return Visit(turn._replace(kind="P"), {"batch": name}, (), takes)
 
@@ -232,7 +231,7 @@ class Walk:
             self.lives.give(device, self._down("x", k, m), m, int(not over))
         if self.strategy.modes[k].activations == "offload":
             self.lives.give(device, self._down("a", k, m), m)
-        if k in (0, last) and not self.strategy.stretches:
+        if k in (0, last) and not self.batches:
             self.used[device, m] += 1
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
                 self.lives.give(device, self._batch_of(m), m)

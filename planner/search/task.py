@@ -204,10 +204,8 @@ class Search:
                 strategy = rounded(guide, groups, evened, closer)
                 fits = fitted(strategy, self.host_bytes)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
-                made = DeviceRound(
-                    fits or strategy, self.links, self.device_bytes - strategy.reserve_bytes
-                )
-                over = made.slab.bytes + strategy.reserve_bytes - self.device_bytes
+                made = DeviceRound(fits or strategy, self.links, self.device_bytes)
+                over = made.device_bytes - self.device_bytes
                 if over <= 0 and fits:
                     yield made
                 else:
@@ -231,7 +229,7 @@ class Search:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
         the device, with as much on the host as there is, or as that takes."""
         plain = [
-            (strategy, strategy.reserve_bytes + DeviceRound(strategy, self.links, 0).slab.bytes)
+            (strategy, DeviceRound(strategy, self.links).device_bytes)
             for costs in self.starts.sizes
             for cuts in self.starts.ladder(costs)
             for strategy in self.starts.streamed(costs, cuts)
@@ -254,9 +252,10 @@ def late(task: Task) -> NoPlanFound:
 
 def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
     """The strategy's round on a device with so many bytes, None when it does not fit."""
-    room = device_bytes - strategy.reserve_bytes
-    made = DeviceRound(strategy, links, room) if room >= 0 else None
-    return made if made and made.slab.bytes <= room else None
+    if strategy.reserve_bytes > device_bytes:
+        return None
+    made = DeviceRound(strategy, links, device_bytes)
+    return made if made.device_bytes <= device_bytes else None
 
 
 def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:

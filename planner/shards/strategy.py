@@ -122,7 +122,6 @@ class Strategy(Planned):
     # What `lowering` asks of any strategy, here for one device.
     evaluates = False
     devices = 1
-    ahead = 0
     tight = True
     stretches = True  # values have their least lives, which `lay_out` stretches while there is room
     costs_each = ()

@@ -27,7 +27,7 @@ def strategy(
 
 def planned(asked: Problem, made: Strategy) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
-    plan = lone(asked, DeviceRound(made, Links.of(asked.device), 0))
+    plan = lone(asked, DeviceRound(made, Links.of(asked.device)))
     prove(plan)
     return plan
 

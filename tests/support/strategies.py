@@ -177,9 +177,8 @@ def some_choice(case: Small, rng: random.Random) -> Strategy:
 
 def fitted(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
     """The strategy laid out, or None when it takes more than there is."""
-    room = device_bytes - strategy.reserve_bytes
-    made = DeviceRound(strategy, links, room)
-    return made if room >= 0 and made.slab.bytes <= room else None
+    made = DeviceRound(strategy, links, device_bytes)
+    return made if made.device_bytes <= device_bytes else None
 
 
 def least_bytes(strategy: Strategy) -> int:
@@ -221,7 +220,7 @@ class Loads:
     def _learn(self, strategy: Strategy, keys: Sequence[object]) -> None:
         """From the round's ops by shard; those of no shard load the batch."""
         added: dict[object, dict[str, int]] = {}
-        for item in DeviceRound(strategy, self.links, 0).entries:
+        for item in DeviceRound(strategy, self.links).entries:
             name, stream = item.name, str(item.stream)
             if name.item == "norm":
                 continue

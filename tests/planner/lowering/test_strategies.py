@@ -22,7 +22,7 @@ def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small,
     strategy = some_choice(case, rng)
     if tight:
         strategy = in_less(strategy, rng.choice([0, 0, rng.randint(1, 99)]))
-    least = DeviceRound(strategy, case.links, 0).slab.bytes
+    least = DeviceRound(strategy, case.links).device_bytes
     return case, DeviceRound(strategy, case.links, least + rng.choice([0, rng.randint(0, least)]))
 
 
@@ -81,7 +81,7 @@ def test_no_stream_is_busy_for_longer_than_the_period(seed: int, norms: bool) ->
 def test_the_slab_takes_no_more_than_there_is(seed: int, norms: bool) -> None:
     """Room beyond the least is used for loads ahead, and never exceeded."""
     _, of = made(seed, norms=norms)
-    assert of.slab.bytes <= of.room
+    assert of.device_bytes <= of.room
 
 
 @given(st.integers(0, 10**6))

@@ -42,9 +42,7 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
     )
-    made = DeviceRound(
-        strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes
-    )
+    made = DeviceRound(strategy, Links.of(problem.device), problem.device_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
 

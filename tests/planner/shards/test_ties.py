@@ -121,9 +121,8 @@ def test_any_choice_is_sound_and_above_the_bound(
     made = apart.strategy(task, mode, microbatch, (0, *sorted(cuts), 6), block)
     asked = apart.problem(task)
     apart.planned(asked, made)
-    laid_out = DeviceRound(made, Links.of(asked.device), 0)
-    needs = laid_out.slab.bytes + made.reserve_bytes
-    bound = task_bound(task, Effort(1e18, 0), Links.of(asked.device), needs)
+    laid_out = DeviceRound(made, Links.of(asked.device))
+    bound = task_bound(task, Effort(1e18, 0), Links.of(asked.device), laid_out.device_bytes)
     assert bound.period_us <= laid_out.period_us
     quick = replace(made, lumped=True)
-    assert DeviceRound(quick, Links.of(asked.device), 0).slab.bytes == laid_out.slab.bytes
+    assert DeviceRound(quick, Links.of(asked.device)).device_bytes == laid_out.device_bytes
