@@ -99,7 +99,7 @@ class Round(Generic[S]):
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
         own = self.strategy
-        emitter = Emitter(own.costs, own.shards, own.modes, self.links, each=own.costs_each)
+        emitter = Emitter(own, self.links, each=own.costs_each)
         return list(emitter.entries(self.walk.visits))
 
     @cached_property
@@ -161,7 +161,7 @@ class Round(Generic[S]):
         """The timed program that trains the task this way. cycle: its rounds, with other times."""
         state, orders = self.best
         own, stays = self.strategy, self.walk.stays
-        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
+        emitter = Emitter(own, self.links.alone, self.entries)
         comes = list(stays.comes(self.links))
         for at in sorted(orders.moved):  # rounds load these for the next one
             (_, name), k = next(iter(self.entries[at].writes.items())), self.entries[at].name.number
@@ -171,7 +171,7 @@ class Round(Generic[S]):
             (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
-            cycle or Cycle.dispatched(self.entries, orders, state),
+            cycle or Cycle(self.entries, orders, state),
             enter=list(emitter.copies(comes)),
             leave=list(emitter.copies(stays.goes())),
             evaluates=own.evaluates,

@@ -128,7 +128,7 @@ class _Closing:
         self, strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
     ) -> None:
         self.strategy, self.links = strategy, links
-        self.ready = additions(strategy, links, ends)
+        self.ready = gathered(strategy, links, ends)
         self.free = Counter[int]()
         self.patient: list[list[_Due]] = [[] for _ in strategy.order]  # by device
         self.hasty: list[_Due] = []  # of parameters that come and go: what they take is free sooner
@@ -188,17 +188,9 @@ class _Due(NamedTuple):
 
 def gathered(
     strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
-) -> list[int]:
-    """By shard, when its gradients of all replicas are added up on its home, and no pass reads it.
-    ends: of its passes on each device that has it."""
-    return [own[-1] for own in additions(strategy, links, ends)]
-
-
-def additions(
-    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
 ) -> list[list[int]]:
-    """By shard, when each of its additions can begin, and when all are done and no pass reads the
-    shard."""
+    """By shard, when each addition of its gradients on the way to its home can begin, and when all
+    are done and no pass reads the shard. ends: of its passes on each device that has it."""
     own = [{device: ends[k, device] for device in on} for k, on in enumerate(strategy.replicas)]
     sizes = [shard.grad_bytes for shard in strategy.shards]
     found = sums(strategy.added, own, sizes, links)

@@ -17,9 +17,8 @@ from planner.shards import (
     DEVICE,
     Links,
     MicrobatchCost,
-    Mode,
+    Planned,
     ShardCost,
-    TaskCosts,
     backward_us,
     forward_us,
     pass_us,
@@ -124,18 +123,15 @@ class Emitter:
 
     def __init__(
         self,
-        costs: TaskCosts,
-        shards: Sequence[ShardCost],
-        modes: Sequence[Mode],
+        strategy: Planned,
         links: Links,
         others: Iterable[Entry] = (),
         each: Sequence[MicrobatchCost] = (),
     ) -> None:
-        self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
-        self.task, self.each = costs.task.name, each
-        self.last = len(self.shards) - 1
-        tied = [k for k, shard in enumerate(self.shards) if shard.tie]
-        self.owner, self.top = min(tied, default=None), max(tied, default=None)
+        self.costs, self.shards, self.modes = strategy.costs, strategy.shards, strategy.modes
+        self.task, self.each, self.links = strategy.costs.task.name, each, links
+        self.last, self.owner = strategy.last, strategy.owner
+        self.top = max(strategy.holders, default=None)
         names = (entry.name for entry in others)
         self.copied = {(name.kind, name.item, name.number): name.index for name in names}
         self.begun: set[tuple[int, int]] = set()  # device and shard of gradients that are added to

@@ -20,7 +20,7 @@ from typing import Literal
 
 from planner.errors import Infeasible
 from planner.rounds.emit import Copy, Emitter, Kind, Turn, Visit
-from planner.rounds.program import Cycle, assembled
+from planner.rounds.program import assembled, in_turn
 from planner.shards import (
     DEVICE,
     Links,
@@ -128,12 +128,10 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
 
 def program(strategy: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
+    emitter = Emitter(strategy, links)
     entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
-    return assembled(
-        (strategy.costs.task.name,), [memory], strategy.buffers, Cycle.in_turn(entries)
-    )
+    return assembled((strategy.costs.task.name,), [memory], strategy.buffers, in_turn(entries))
 
 
 class _Rounds:

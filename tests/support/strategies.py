@@ -15,8 +15,7 @@ from msgspec import structs
 from planner.inputs.problem import Kind, Problem
 from planner.lowering import host_bytes as host
 from planner.lowering.round import DeviceRound
-from planner.lowering.turns import sweep
-from planner.lowering.walk import Walk
+from planner.lowering.walk import walked
 from planner.rounds.slab import bytes_alive
 from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
@@ -183,9 +182,8 @@ def fitted(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound |
 
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    walk = Walk(strategy, sweep(strategy))
-    lives = ((value.bytes, value.first, value.last) for value in walk.values[0])
-    return strategy.reserve_bytes + max(bytes_alive(lives, walk.lives.count[0]))
+    walk = walked(strategy)
+    return strategy.reserve_bytes + max(bytes_alive(walk.values[0], walk.lives.count[0]))
 
 
 class Loads:
