@@ -136,7 +136,7 @@ class Delays:
     @cached_property
     def gathered(self) -> list[int]:
         """By shard, the time its gradients are added up."""
-        return gathered(self.strategy, self.links, self.lasts)
+        return [own[-1] for own in gathered(self.strategy, self.links, self.lasts)]
 
     def lane(self, k: int, mode: Mode) -> str:
         """The stream on which new parameters take turns, if there is one."""

@@ -19,12 +19,13 @@ from itertools import pairwise, product
 from typing import Literal
 
 from planner.errors import Infeasible
-from planner.rounds.emit import Copy, Emitter, Kind, Visit
-from planner.rounds.program import Cycle, assembled
+from planner.rounds.emit import Copy, Emitter, Kind, Turn, Visit
+from planner.rounds.program import assembled, in_turn
 from planner.shards import (
+    DEVICE,
     Links,
     Mode,
-    ShardCost,
+    Planned,
     TaskCosts,
     cut_points,
     extent,
@@ -38,24 +39,19 @@ from profiles.units import show_bytes
 
 Roles = Sequence[Role]
 
+_MODE = Mode("streamed", "device-streamed")
 _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
-class HydraStrategy:
+class HydraStrategy(Planned):
     """Hydra's cuts of a task and the memory they take.
 
     Parameters have two slots; optimizer state and gradients two as well, or one when memory is
     short.
     """
 
-    costs: TaskCosts
-    cuts: tuple[int, ...]
     state_slots: int
-
-    @cached_property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
     @property
     def slots(self) -> dict[Role, int]:
@@ -78,17 +74,6 @@ class HydraStrategy:
     @property
     def slab_bytes(self) -> int:
         return extent(self.buffers)
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return (Mode("streamed", "device-streamed"),) * len(self.shards)
-
-    halved = ()
-
-    @property
-    def tie_bytes(self) -> int:
-        """Tied layers lie in one shard."""
-        return 0
 
     @cached_property
     def reserve_bytes(self) -> int:
@@ -115,7 +100,8 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
         largest = max(costs.total("param_bytes", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            strategy = HydraStrategy(costs, _greedy(costs, points, cap), slots)
+            cuts = _greedy(costs, points, cap)
+            strategy = HydraStrategy(costs, cuts, (_MODE,) * (len(cuts) - 1), slots)
             if strategy.device_bytes <= device_bytes:
                 return strategy
             tried.append(strategy)
@@ -141,12 +127,10 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
 
 def program(strategy: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
+    emitter = Emitter(strategy, links)
     entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
-    return assembled(
-        (strategy.costs.task.name,), [memory], strategy.buffers, Cycle.in_turn(entries)
-    )
+    return assembled((strategy.costs.task.name,), [memory], strategy.buffers, in_turn(entries))
 
 
 class _Rounds:
@@ -165,7 +149,7 @@ class _Rounds:
         last, noted = self.costs.microbatches - 1, self.costs.noted
         up = range(len(self.shards) - 1)
         for m in range(last + 1):
-            yield Visit(0, m, "P", {"batch": "batch"})
+            yield Visit(Turn(DEVICE, "P", 0, m), {"batch": "batch"})
             for k in up:
                 yield self._turn("F", k, m, ["param"], ["param"])
             for k in (len(up), *reversed(up)):
@@ -194,6 +178,7 @@ class _Rounds:
 
         def copies(kind: Literal["P", "S"], roles: Roles) -> list[Copy]:
             sizes = [(role, self.shards[k].bytes_of(role)) for role in roles]
-            return [Copy(kind, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
+            return [Copy(kind, DEVICE, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
 
-        return Visit(k, m, kind, at, copies("P", brings), copies("S", takes))
+        turn = Turn(DEVICE, kind, k, m)
+        return Visit(turn, at, copies("P", brings), copies("S", takes))

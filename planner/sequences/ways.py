@@ -21,7 +21,6 @@ from planner.lowering import PipelineRound, PipelineStrategy
 from planner.mixes import Offer, best_mix
 from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
-from planner.rounds import Send
 from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
@@ -192,12 +191,8 @@ class Trial:
         """About how long a segment takes to begin and to end."""
         links, took = self.asked.links, [0] * self.way.layout.devices
         stays = PipelineRound(self.strategy, links).walk.stays
-        for device, copy in (*stays.comes(links), *stays.goes()):
-            if isinstance(copy, Send):
-                took[device] += links.send_us(copy.bytes, device, copy.to)
-            else:
-                one = links.prefetch_us if copy.kind == "P" else links.spill_us
-                took[device] += one(copy.bytes)
+        for copy in (*stays.comes(links), *stays.goes()):
+            took[copy.device] += copy.us(links)
         return max(took)
 
 

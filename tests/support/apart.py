@@ -5,7 +5,7 @@ from support import synthetic
 from support.lone import lone
 
 from planner.inputs.problem import Kind, Problem
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.search.local_search import resettled
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
@@ -27,7 +27,7 @@ def strategy(
 
 def planned(asked: Problem, made: Strategy) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
-    plan = lone(asked, Round(made, Links.of(asked.device), 0))
+    plan = lone(asked, DeviceRound(made, Links.of(asked.device)))
     prove(plan)
     return plan
 

@@ -3,7 +3,7 @@
 from planner.builder import assemble, certified
 from planner.inputs.problem import Effort, Problem
 from planner.lowering import PipelineStrategy
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.search.task import Candidate
 from planner.shards.strategy import Strategy
 from plans.prediction import Bound
@@ -11,7 +11,7 @@ from plans.schema import Plan, Program, Segment
 from plans.timing import duration_us
 
 
-def lone(problem: Problem, made: Round) -> Plan:
+def lone(problem: Problem, made: DeviceRound) -> Plan:
     """The round for every step of its task."""
     return alone(problem, made.strategy, made.program())
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.lp.rows import Part, Terms
 from planner.lp.windows import Phases, Solution
 from planner.search.local_search import least_us
@@ -65,4 +65,4 @@ def test_no_round_is_shorter_than_its_streams_have_work(
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = replace(some_choice(case, rng), lumped=lumped, urgent=urgent)
-    assert least_us(strategy, case.links) <= Round(strategy, case.links, 1 << 40).period_us
+    assert least_us(strategy, case.links) <= DeviceRound(strategy, case.links, 1 << 40).period_us
