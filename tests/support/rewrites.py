@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from support.edges import PHASES, finished
 from support.parts import GRAD, Part, op
 
+from plans.checker.order import Phase
 from plans.schema import Op, Plan, Program, Role, Task
 
 NORM = 24
@@ -111,10 +112,11 @@ def halved(plan: Plan, *, late: bool = False, left_bytes: int = 0) -> Plan:
 
 
 def _split(program: Program, tasks: Mapping[str, Task], *, late: bool) -> tuple[Op, ...]:
-    """The round with I and W; a gradient of an input that W needs lies in a place of its own."""
+    """The round with I and W, in an order that its edges allow; gradients of inputs that W needs
+    lie in places of their own."""
     ops, waiting = list[Op](), dict[tuple[str, int], list[Op]]()
     places: dict[str, str] = {}  # of gradients, by where they were
-    for old in program.round:
+    for old in map(program.round.__getitem__, Phase("round", program.round, 0).order):
         name, task = old.name, tasks[old.name.task]
         moved = {r: places.get(b, b) for r, b in old.reads.items() if r in ("dy", "dx")}
         now = replace(old, reads=old.reads | moved)
