@@ -5,6 +5,7 @@ Times are those of `support.retime`.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 
 from msgspec.structs import replace
 from support.edges import finished
@@ -24,31 +25,21 @@ from support.parts import (
     summed_part,
     swapped_part,
 )
-from support.retime import foretold, retimed
+from support.retime import around, foretold, retimed, untimed
 from support.rewrites import Which, casting, halved, noted
 
-from plans.prediction import Prediction, Solver
-from plans.schema import Device, Host, Memory, Plan, Program, Segment
+from plans.schema import Device, Memory, Plan, Program, Segment
 
 KEPT = 40  # bytes that an I leaves for its W
 
 
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
-    """The parts one after the other in every stream, their buffers side by side."""
+    """The parts one after the other in every stream."""
     parts = list(parts)
-    reserve = TRANSIENT + max(part.kept for part in parts)
-    return Program(
-        name=name,
-        memory=(Memory(0, reserve),) * devices,
-        tasks=tuple(part.task.name for part in parts),
-        enter_us=0,
-        period_us=0,
-        round_us=0,
-        leave_us=0,
-        buffers=(),
-        enter=tuple(o for part in parts for o in part.enter),
-        round=tuple(o for part in parts for o in part.round),
-        leave=tuple(o for part in parts for o in part.leave),
+    memory = (Memory(0, TRANSIENT + max(part.kept for part in parts)),) * devices
+    phases = zip(*((part.enter, part.round, part.leave) for part in parts), strict=True)
+    return untimed(
+        name, (part.task.name for part in parts), memory, *map(chain.from_iterable, phases)
     )
 
 
@@ -58,19 +49,9 @@ def assemble(
     runs: Iterable[tuple[str, tuple[int, ...], int]],
 ) -> Plan:
     """A timed plan; `runs` are the segments as (program, devices, rounds)."""
-    runs = list(runs)
-    count = 1 + max(d for _, devices, _ in runs for d in devices)
-    plan = Plan(
-        inputs={"profile": "1" * 64},
-        devices=tuple(Device(f"cpu{d}", "cpu", 1, 1) for d in range(count)),
-        host=Host(1, ()),
-        tasks=tuple(part.task for part in parts),
-        programs=tuple(programs),
-        segments=tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs),
-        prediction=Prediction(0, ()),
-        solver=Solver("gantry", 0, "complete", 1),
-    )
-    return finished(plan)
+    plan = around((part.task for part in parts), programs, runs, Device("cpu0", "cpu", 1, 1))
+    devices = tuple(replace(d, name=f"cpu{number}") for number, d in enumerate(plan.devices))
+    return finished(replace(plan, devices=devices))
 
 
 def solo(part: Part, devices: int = 1) -> Plan:

@@ -69,9 +69,7 @@ ONLY: dict[str, dict[str, Edit]] = {
 
 # And here it is one of them.
 AMONG: dict[str, dict[str, Edit]] = {
-    "returned": {"a.s1.B1 round 0: reads x": lambda p: drop(p, "a.x1.P1")},
     "state": {
-        "a.s0.U0 round 1: reads state…version 1 but it holds": lambda p: drop(p, "a.s0.S1"),
         "…runs on stream host.0, expected a compute stream": (
             lambda p: change(p, "a.s0.U0", stream="host.0")
         ),

@@ -162,9 +162,6 @@ ONLY: dict[str, dict[str, Edit]] = {
     "pipeline": {
         "a.x1.X0: writes x in a.x0.1 of space '0'": lambda p: writing(p, "a.x1.X0", x="a.x0.1"),
         "a.x1.X0: reads x in a.x1.1 of space '1'": lambda p: reading(p, "a.x1.X0", x="a.x1.1"),
-        "a.s0.P0: reads param in a.param0 of space": (
-            lambda p: reading(p, "a.s0.P0", param="a.param0")
-        ),
     },
     "moved": {
         "a: all segments together train 5 steps, expected 6": lambda p: with_task(p, steps=6)
@@ -176,7 +173,6 @@ ONLY: dict[str, dict[str, Edit]] = {
 AMONG: dict[str, dict[str, Edit]] = {
     "resident": {
         "a.s0.P0: lasts from -1": lambda p: times(p, "a.s0.P0", start_us=-1),
-        "a.s0.P0: lasts from…-1": lambda p: times(p, "a.s0.P0", end_us=-1),
         "a.s0.param: the host store has no such buffer, 512 bytes are needed": (
             lambda p: host(p, buffers=p.host.buffers[1:])
         ),
@@ -196,10 +192,6 @@ AMONG: dict[str, dict[str, Edit]] = {
             lambda p: edgeless(p, "a.s2.P1", find(p, "a.s2.P1").after[0])
         ),
         "a.s1.F0: writes y to a.x2.0": lambda p: over(p, "a.x2.0", "a.x1.0"),
-        "a.s1.B0: writes dx to a.slot1": (
-            lambda p: writing(p, "a.s1.B0", dx=find(p, "a.s1.B0").reads["param"])
-        ),
-        "a.s1.S0 round 0: reads grad": lambda p: reading(p, "a.s1.S0", grad="a.grad0"),
         "a.s2.P1: param has 1024 bytes but a.slot0 of space 0 has 1023": (
             lambda p: with_buffer(p, "a.slot0", bytes=1023)
         ),
@@ -209,15 +201,7 @@ AMONG: dict[str, dict[str, Edit]] = {
             lambda p: with_prediction(p, makespan_us=1)
         ),
         "…is below the lower bound": lambda p: with_prediction(p, bounds=(Bound("hope", 10**9),)),
-        **{
-            f"{op_id}: is missing from the round": lambda p, op_id=op_id: drop(p, op_id)
-            for op_id in ("a.s0.F0", "a.s2.B1", "a.s0.U0")
-        },
-    },
-    "parallel": {
-        "a.s0.B1 round 1: …expected a.s0 param version 1 but it holds a.s0 param version 0": (
-            lambda p: drop(p, "a.s0.X1")
-        )
+        "a.s0.U0: is missing from the round": lambda p: drop(p, "a.s0.U0"),
     },
     "offloaded": {
         "…a.s0.B0 round 0 overwrote its bytes, which held a.s1 param": (
