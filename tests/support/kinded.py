@@ -3,14 +3,11 @@
 The bytes of the ordinary plan are those of microbatches with the most tokens.
 """
 
-import random
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 from support.edits import without
-from support.emulate import Harm, Machine, Seen, need, reference
 from support.handmade import PLANS
-from support.oracle import graph_of, in_random_order, none_race
 from support.retime import retimed
 
 from plans.schema import Lengths, Op, Plan, RoundKind
@@ -68,47 +65,3 @@ def with_kind(plan: Plan, number: int, ops: Sequence[Op], runs: Runs = ()) -> Pl
         rounds = sum(count for _, count in runs)
         task, segment = replace(task, steps=rounds), replace(segment, rounds=rounds, kinds=runs)
     return retimed(replace(plan, tasks=(task,), programs=(made,), segments=(segment,)))
-
-
-def harm(plan: Plan, seed: int = 0) -> str | None:
-    """How the plan's segment harms when it is executed on bytes, run by run, or None."""
-    (task,), (program,), (segment,) = plan.tasks, plan.programs, plan.segments
-    rng, buffers = random.Random(seed), {b.name: b for b in (*plan.host.buffers, *program.buffers)}
-    kinds = [(len(program.tokens), program.round)]
-    kinds += [(len(kind.tokens), kind.ops) for kind in program.kinds]
-    counts = [kinds[kind][0] for kind, rounds in segment.kinds for _ in range(rounds)]
-    expected, final = reference(task, len(counts), counts)
-    machine, step = Machine(plan, program, buffers), 0
-    try:
-        _execute(machine, program.enter, 1, 0, {}, rng)
-        for kind, rounds in segment.kinds:
-            _execute(machine, kinds[kind][1], rounds, step, expected, rng)
-            step += rounds
-        _execute(machine, program.leave, 1, 0, {}, rng)
-        need(not expected, f"{sorted(expected)[:1]} never happened")
-        for name, value in final.items():
-            need(machine.read(name, len(value)) == value, f"{name} ends wrong")
-    except Harm as found:
-        return str(found)
-    except (KeyError, IndexError, ValueError) as error:
-        return f"cannot run: {error!r}"
-    return None
-
-
-def _execute(
-    machine: Machine,
-    ops: tuple[Op, ...],
-    rounds: int,
-    first: int,
-    expected: Seen,
-    rng: random.Random,
-) -> None:
-    """Run so many rounds in a random order; what is expected and was read is taken away."""
-    nodes, before = graph_of(ops, rounds, rounds=True)
-    none_race(nodes, before, machine.buffers)
-    for node in in_random_order(nodes, before, rng):
-        for role, value in machine.step(node.op, first + node.round).items():
-            kind = node.op.name.kind
-            if kind in "FU" or (kind == "B" and role != "grad"):
-                key = (node.op.id, first + node.round, role)
-                need(expected.pop(key, None) == value, f"{node.op.id} sees another {role}")

@@ -1,5 +1,5 @@
-"""What a plan on several nodes would do to bytes, from its first segment to its last; shares no
-code with the checker.
+"""What a plan on several nodes, or with kinds of rounds, would do to bytes, from its first segment
+to its last; shares no code with the checker.
 
 Every node has a host store of its own that begins with all tasks. Segments and the ops of each
 segment run in random orders that the plan leaves open; ops hash what they read.
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 from support.emulate import Harm, Machine, Seen, first_values, kept, need, reference
-from support.noded import every_op, node_of, shard_of, taken
-from support.oracle import graph_of, in_random_order, none_race
+from support.noded import node_of, shard_of, taken
+from support.oracle import Node, graph_of, in_random_order, none_race
 
-from plans.schema import Buffer, Plan, Program, Segment
+from plans.schema import Buffer, Op, Plan, Program, Segment
 
 Stores = dict[int, bytearray]
 
 
-def net_harm(plan: Plan, orders: int = 2) -> str | None:
+def net_harm(plan: Plan, orders: int = 2, first: int = 0) -> str | None:
     """What goes wrong in some of so many random orders, None if nothing does."""
     try:
         _static(plan)
-        for seed in range(orders):
+        for seed in range(first, first + orders):
             _run(plan, random.Random(seed))
     except Harm as found:
         return str(found)
@@ -44,20 +44,35 @@ def _apart(plan: Plan, program: Program, segment: Segment) -> None:
     own: dict[str, Buffer] = {b.name: b for b in program.buffers}
     host = {b.name: b for b in plan.host.buffers}
     nodes = [device.node for device in plan.devices]
-    made = {}
-    for op in every_op(program):
+
+    def local(op: Op) -> Op:
         node = node_of(op, segment.devices, nodes)
         roles = []
         for named in (op.reads, op.writes):
             roles.append({r: f"{n}/{node}" if n in host else n for r, n in named.items()})
             for name in named.values():
                 if name in host:
-                    there = replace(host[name], space=f"host {node}")
-                    own[f"{name}/{node}"] = there
-        made[op.id] = replace(op, reads=roles[0], writes=roles[1])
-    for phase, rounds in ((program.enter, 1), (program.round, 2), (program.leave, 1)):
-        ops = tuple(made[op.id] for op in phase)
-        none_race(*graph_of(ops, rounds, rounds=rounds > 1), own)
+                    own[f"{name}/{node}"] = replace(host[name], space=f"host {node}")
+        return replace(op, reads=roles[0], writes=roles[1])
+
+    rounds = ((kind, 2) for kind in _kinds(program))
+    for phase, count in ((program.enter, 1), *rounds, (program.leave, 1)):
+        none_race(*graph_of(tuple(map(local, phase)), count, rounds=count > 1), own)
+
+
+def _kinds(program: Program) -> list[tuple[Op, ...]]:
+    return [program.round, *(kind.ops for kind in program.kinds)]
+
+
+def _microbatches(plan: Plan, task: str) -> list[int]:
+    """Of each step, where they are not always as many."""
+    counts = []
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        if program.tokens and task in program.tasks:
+            sizes = [len(program.tokens), *(len(kind.tokens) for kind in program.kinds)]
+            counts += [sizes[kind] for kind, rounds in segment.kinds for _ in range(rounds)]
+    return counts
 
 
 def _needs(plan: Plan) -> list[set[int]]:
@@ -75,7 +90,7 @@ def _needs(plan: Plan) -> list[set[int]]:
 
 def _run(plan: Plan, rng: random.Random) -> None:
     stores = _first(plan)
-    wanted = {task.name: reference(task, task.steps) for task in plan.tasks}
+    wanted = {t.name: reference(t, t.steps, _microbatches(plan, t.name)) for t in plan.tasks}
     seen: Seen = {}
     for one, _ in wanted.values():
         seen |= one
@@ -115,12 +130,14 @@ def _segment(
     program, nodes = plan.program(segment.program), [device.node for device in plan.devices]
     buffers = {b.name: b for b in [*plan.host.buffers, *program.buffers]}
     machine = Machine(plan, program, buffers)
-    graphs = [
-        graph_of(program.enter, 1, rounds=False),
-        graph_of(program.round, segment.rounds, rounds=True),
-        graph_of(program.leave, 1, rounds=False),
-    ]
-    for node in [node for graph in graphs for node in in_random_order(*graph, rng)]:
+    line = list(in_random_order(*graph_of(program.enter, 1, rounds=False), rng))
+    done = 0
+    for kind, rounds in segment.kinds or ((0, segment.rounds),):
+        graph = graph_of(_kinds(program)[kind], rounds, rounds=True)
+        line += (Node(done + round_, op) for round_, op in in_random_order(*graph, rng))
+        done += rounds
+    line += in_random_order(*graph_of(program.leave, 1, rounds=False), rng)
+    for node in line:
         name = node.op.name
         step = steps[name.task] + node.round
         machine.memory["host"] = stores[node_of(node.op, segment.devices, nodes)]

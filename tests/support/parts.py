@@ -13,12 +13,14 @@ from plans.schema import Op, Role, Shard, Task
 from profiles.codec import ALIGNMENT
 from profiles.schema import Workload
 
-IN, BATCH, GRAD, STATE, SAVED = (k * ALIGNMENT for k in (1, 2, 2, 3, 1))
+IN, BATCH, PARAM, GRAD, STATE, SAVED = (k * ALIGNMENT for k in (1, 2, 2, 2, 3, 1))
 _US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10, "N": 5}
 _LANES = {"P": "h2d", "S": "d2h", "X": "p2p"}
 TRANSIENT = 100
 
 Update = Literal["host", "device"]
+Kind = Literal["F", "B"]
+Roles = dict[Role, str]
 _KEEPS = {"activations": "saved", "saved_bytes": SAVED}
 _PACKS = {"activations": "offload", "saved_bytes": SAVED}
 
@@ -33,7 +35,7 @@ class Part(NamedTuple):
     kept: int = 0
 
 
-def op(name: str, stream: str, reads: Mapping[Role, str], writes: Mapping[Role, str]) -> Op:
+def op(name: str, stream: str, reads: Roles, writes: Roles) -> Op:
     kind = name.split(".")[2][0]
     transient = TRANSIENT if kind in "FB" else 0
     return Op(name, stream, 0, _US[kind], (), dict(reads), dict(writes), transient)
@@ -42,8 +44,8 @@ def op(name: str, stream: str, reads: Mapping[Role, str], writes: Mapping[Role, 
 class Maker:
     """Lists what a task does, one op after another.
 
-    Ops and buffers are named without their task, and run on its device unless another is given.
-    changes: fields of its first shards.
+    Ops and buffers are named without their task, and run on `device`. changes: fields of its first
+    shards.
     """
 
     def __init__(
@@ -57,45 +59,54 @@ class Maker:
         device: int = 0,
     ) -> None:
         self.device, self.last, self.microbatches = device, shards - 1, microbatches
-        self.task = _task(name, shards, microbatches, update, steps, changes)
+        on = update == "device"
+        own = [
+            Shard(2 * k, 2 * k + 2, on, "recompute", update, PARAM + k * IN, GRAD, STATE, x, 0, 0)
+            for k, x in enumerate([0, *[IN] * (shards - 1)])
+        ]
+        for k, fields in enumerate(changes):
+            own[k] = replace(own[k], **fields)
+        self.task = Task(
+            name=name,
+            workload=Workload("work.py:tasks", "0" * 64),
+            steps=steps,
+            batch=2 * microbatches,
+            microbatch=2,
+            microbatches=microbatches,
+            batch_bytes=BATCH,
+            ties=((0, 1),),
+            shards=tuple(own),
+        )
         self.enter, self.round, self.leave = list[Op](), list[Op](), list[Op]()
 
     def part(self, kept: int = 0) -> Part:
         return Part(self.task, self.enter, self.round, self.leave, kept)
 
-    def add(
-        self, name: str, stream: str, reads: Mapping[Role, str], writes: Mapping[Role, str]
-    ) -> None:
+    def add(self, name: str, stream: str, reads: Roles, writes: Roles) -> None:
         """An op of the round."""
-        self.round.append(self._op(name, stream, reads, writes))
+        self.round.append(self.op(name, stream, reads, writes))
 
-    def copy(
-        self, name: str, role: Role, source: str, target: str, device: int | None = None
-    ) -> None:
+    def copy(self, name: str, role: Role, source: str, target: str) -> None:
         """A copy in the round."""
-        self.round.append(self._copy(name, role, source, target, device))
+        self.round.append(self._copy(name, role, source, target))
 
-    def stay(self, k: int, *roles: Role, device: int | None = None) -> None:
+    def stay(self, k: int, *roles: Role) -> None:
         """Parameters, and state, that are loaded in the beginning and written back in the end."""
         for serial, role in enumerate(roles or ("param", "state")):
             here, store = f"{role}{k}", f"s{k}.{role}"
-            self.enter.append(self._copy(f"s{k}.P{serial}", role, store, here, device))
-            self.leave.append(self._copy(f"s{k}.S{serial}", role, here, store, device))
+            self.enter.append(self._copy(f"s{k}.P{serial}", role, store, here))
+            self.leave.append(self._copy(f"s{k}.S{serial}", role, here, store))
 
-    def batch(self, m: int, buffer: str = "", device: int | None = None) -> None:
+    def batch(self, m: int, buffer: str = "") -> None:
         """A microbatch is loaded."""
-        self.add(f"batch.P{m}", self._on("h2d", device), {}, {"batch": buffer or f"batch.{m}"})
+        self.add(f"batch.P{m}", f"{self.device}.h2d", {}, {"batch": buffer or f"batch.{m}"})
 
-    def use(
-        self,
-        kind: Literal["F", "B"],
-        k: int,
-        m: int,
-        *,
-        device: int | None = None,
-        fresh: bool = False,
-        **places: str,
-    ) -> None:
+    def batches(self) -> None:
+        """Every microbatch has a buffer of its own."""
+        for m in range(self.microbatches):
+            self.batch(m)
+
+    def use(self, kind: Kind, k: int, m: int, *, fresh: bool = False, **places: str) -> None:
         """Forward or backward of a shard, dx in the place of x; values that lie elsewhere are in
         `places`. fresh: the gradient begins here."""
         x, y = f"x{k}.{m}", f"x{k + 1}.{m}"
@@ -109,75 +120,47 @@ class Maker:
         if self.task.shards[k].activations == "offload":
             (writes if kind == "F" else reads).append("saved")
         read, written = (_of(usual, roles) for roles in (reads, writes))
-        self.add(f"s{k}.{kind}{m}", self._on("compute", device), read, written)
+        self.add(f"s{k}.{kind}{m}", f"{self.device}.compute", read, written)
 
-    def each(self, kind: Literal["F", "B"], k: int, **places: str) -> None:
+    def replica(self) -> None:
+        """The first shard's microbatch of this device, by itself."""
+        d = self.device
+        self.batch(d, f"batch{d}")
+        places = {"param": f"param{d}", "batch": f"batch{d}", "grad": f"grad{d}"}
+        self.use("B", 0, d, fresh=True, **places)
+
+    def each(self, kind: Kind, k: int, **places: str) -> None:
         """All microbatches of a shard; `places` with {m} for the microbatch."""
         for m in range(self.microbatches):
             self.use(kind, k, m, **{role: name.format(m=m) for role, name in places.items()})
 
-    def update(self, k: int, device: int | None = None, **places: str) -> None:
+    def update(self, k: int, **places: str) -> None:
         """The update of a shard on its device."""
-        own: dict[Role, str] = {"param": f"param{k}", "state": f"state{k}"}
+        own: Roles = {"param": f"param{k}", "state": f"state{k}"}
         own |= _of(places, list(places))
-        self.add(f"s{k}.U0", self._on("compute", device), {**own, "grad": f"grad{k}"}, own)
+        self.add(f"s{k}.U0", f"{self.device}.compute", {**own, "grad": f"grad{k}"}, own)
 
     def on_host(self, k: int, grad: str = "") -> None:
         """The gradient goes to the host, which updates."""
         self.copy(f"s{k}.S0", "grad", grad or f"grad{k}", f"s{k}.grad")
-        own: dict[Role, str] = {"param": f"s{k}.param", "state": f"s{k}.state"}
+        own: Roles = {"param": f"s{k}.param", "state": f"s{k}.state"}
         self.add(f"s{k}.U0", f"host.{self.device}", {**own, "grad": f"s{k}.grad"}, own)
 
     def load(self, k: int, serial: int, slot: str) -> None:
         """Parameters go into a slot."""
         self.copy(f"s{k}.P{serial}", "param", f"s{k}.param", slot)
 
-    def _copy(self, name: str, role: Role, source: str, target: str, device: int | None) -> Op:
-        stream = self._on(_LANES[name.split(".")[1][0]], device)
-        return self._op(name, stream, {role: source}, {role: target})
+    def _copy(self, name: str, role: Role, source: str, target: str) -> Op:
+        stream = f"{self.device}.{_LANES[name.split('.')[1][0]]}"
+        return self.op(name, stream, {role: source}, {role: target})
 
-    def _on(self, lane: str, device: int | None) -> str:
-        return f"{self.device if device is None else device}.{lane}"
-
-    def _op(
-        self, name: str, stream: str, reads: Mapping[Role, str], writes: Mapping[Role, str]
-    ) -> Op:
+    def op(self, name: str, stream: str, reads: Roles, writes: Roles) -> Op:
         own = ({r: f"{self.task.name}.{b}" for r, b in some.items()} for some in (reads, writes))
         return op(f"{self.task.name}.{name}", stream, *own)
 
 
-def _of(places: Mapping[str, str], roles: list[str]) -> dict[Role, str]:
+def _of(places: Mapping[str, str], roles: list[str]) -> Roles:
     return {role: places[role] for role in roles}  # type: ignore[misc]
-
-
-def _task(
-    name: str,
-    shards: int,
-    microbatches: int,
-    update: Update,
-    steps: int,
-    changes: tuple[Mapping[str, object], ...],
-) -> Task:
-    own = [
-        Shard(
-            *(2 * k, 2 * k + 2, update == "device", "recompute", update),
-            *((2 + k) * ALIGNMENT, GRAD, STATE, IN if k else 0, 0, 0),
-        )
-        for k in range(shards)
-    ]
-    for k, fields in enumerate(changes):
-        own[k] = replace(own[k], **fields)
-    return Task(
-        name=name,
-        workload=Workload("work.py:tasks", "0" * 64),
-        steps=steps,
-        batch=2 * microbatches,
-        microbatch=2,
-        microbatches=microbatches,
-        batch_bytes=BATCH,
-        ties=((0, 1),),
-        shards=tuple(own),
-    )
 
 
 def resident_part(name: str, device: int = 0, steps: int = 4) -> Part:
@@ -194,18 +177,21 @@ def resident_part(name: str, device: int = 0, steps: int = 4) -> Part:
 def pipeline_part(name: str) -> Part:
     """Two resident shards on two devices, boundaries and targets sent between them."""
     made = Maker(name, 2, "device")
-    for k in range(2):
-        made.stay(k, device=k)
+    for made.device in range(2):
+        made.stay(made.device)
     for m in range(2):
+        made.device = 0
         made.batch(m, f"batch0.{m}")
         made.copy(f"batch.X{m}", "batch", f"batch0.{m}", f"batch1.{m}")
         made.use("F", 0, m, batch=f"batch0.{m}", y=f"x0.{m}")
         made.copy(f"x1.X{m}", "x", f"x0.{m}", f"x1.{m}")
-        made.use("B", 1, m, device=1, batch=f"batch1.{m}")
-        made.copy(f"dx1.X{m}", "dx", f"x1.{m}", f"x0.{m}", device=1)
+        made.device = 1
+        made.use("B", 1, m, batch=f"batch1.{m}")
+        made.copy(f"dx1.X{m}", "dx", f"x1.{m}", f"x0.{m}")
+    made.device = 0
     made.each("B", 0, batch="batch0.{m}", dy="x0.{m}")
-    for k in range(2):
-        made.update(k, device=k)
+    for made.device in range(2):
+        made.update(made.device)
     return made.part()
 
 
@@ -213,13 +199,11 @@ def parallel_part(name: str) -> Part:
     """One shard on two devices with a microbatch each; device 0 merges, updates and sends back."""
     made = Maker(name, 1, "device")
     made.stay(0)
-    made.copy("s0.P2", "param", "s0.param", "param1", device=1)
-    made.enter.append(made.round.pop())
-    for d in range(2):
-        own = {"param": f"param{d}", "batch": f"batch{d}", "grad": f"grad{d}"}
-        made.batch(d, own["batch"], device=d)
-        made.use("B", 0, d, device=d, fresh=True, **own)
-    made.copy("s0.X0", "grad", "grad1", "other", device=1)
+    for made.device in range(2):
+        made.replica()
+    made.enter.append(made.op("s0.P2", "1.h2d", {"param": "s0.param"}, {"param": "param1"}))
+    made.copy("s0.X0", "grad", "grad1", "other")
+    made.device = 0
     made.add("s0.R0", "0.compute", {"grad": "grad0", "other": "other"}, {"grad": "grad0"})
     made.update(0)
     made.copy("s0.X1", "param", "param0", "param1")
@@ -229,16 +213,15 @@ def parallel_part(name: str) -> Part:
 def summed_part(name: str) -> Part:
     """One shard on two devices with a microbatch each; the host adds gradients and updates."""
     made = Maker(name, 1, "host")
-    sums = ["s0.grad", "s0.grad.1"]
-    for d in range(2):
-        own = {"param": f"param{d}", "batch": f"batch{d}", "grad": f"grad{d}"}
-        made.batch(d, own["batch"], device=d)
-        made.copy(f"s0.P{d}", "param", "s0.param", own["param"], device=d)
-        made.use("B", 0, d, device=d, fresh=True, **own)
-        made.copy(f"s0.S{d}", "grad", own["grad"], sums[d], device=d)
-    made.add("s0.R0", "host.0", {"grad": sums[0], "other": sums[1]}, {"grad": sums[0]})
-    state: dict[Role, str] = {"param": "s0.param", "state": "s0.state"}
-    made.add("s0.U0", "host.0", {**state, "grad": sums[0]}, state)
+    for made.device in range(2):
+        d = made.device
+        made.load(0, d, f"param{d}")
+        made.replica()
+        made.copy(f"s0.S{d}", "grad", f"grad{d}", "s0.grad" + ".1" * d)
+    total: Roles = {"grad": "s0.grad"}
+    made.add("s0.R0", "host.0", {**total, "other": "s0.grad.1"}, total)
+    own: Roles = {"param": "s0.param", "state": "s0.state"}
+    made.add("s0.U0", "host.0", {**own, **total}, own)
     return made.part()
 
 
@@ -265,8 +248,7 @@ def streamed_part(
 ) -> Part:
     """All shards stream through slots, gradients leave through two more, the host updates."""
     made = Maker(name, shards, "host", microbatches=microbatches, device=device)
-    for m in range(microbatches):
-        made.batch(m)
+    made.batches()
     for number in range(2 * shards - 1):
         k, slot = min(number, 2 * (shards - 1) - number), f"slot{number % slots}"
         made.load(k, int(number >= shards - 1), slot)
@@ -286,8 +268,7 @@ def packed_part(name: str) -> Part:
     was in the host store too: where it was there is a gradient now.
     """
     made = Maker(name, 3, "host", _PACKS, _PACKS)
-    for m in range(2):
-        made.batch(m)
+    made.batches()
     for k in range(2):
         made.load(k, 0, f"slot{k}")
         made.each("F", k, param=f"slot{k}", saved="out{m}")
@@ -315,8 +296,7 @@ def saved_part(name: str, keeps: bool = True) -> Part:
     The first keeps its graphs, or recomputes.
     """
     made = Maker(name, 2, "host", _KEEPS if keeps else {})
-    for m in range(2):
-        made.batch(m)
+    made.batches()
     for k in range(2):
         made.load(k, 0, f"slot{k}")
     made.each("F", 0, param="slot0")
@@ -331,7 +311,7 @@ def parked_part(name: str) -> Part:
     made = Maker(name, 2, "device", _PACKS)
     for k in range(2):
         made.stay(k)
-        made.batch(k)
+    made.batches()
     made.each("F", 0, saved="pack{m}")
     made.each("B", 1)
     made.each("B", 0, saved="pack{m}")
@@ -346,7 +326,7 @@ def state_part(name: str) -> Part:
     made = Maker(name, 2, "device", {**streams, **_KEEPS}, streams)
     for k in range(2):
         made.stay(k, "param")
-        made.batch(k)
+    made.batches()
     made.each("F", 0)
     made.each("B", 1)
     made.each("B", 0)
@@ -365,8 +345,7 @@ def returned_part(name: str) -> Part:
     """
     made = Maker(name, 3, "host", {"update": "device", "resident": True}, _KEEPS)
     made.stay(0)
-    for m in range(2):
-        made.batch(m)
+    made.batches()
     made.load(1, 0, "slot")
     for m in range(2):
         made.use("F", 0, m, y="x")
@@ -390,8 +369,7 @@ def swapped_part(name: str) -> Part:
     updates."""
     streams: Mapping[str, object] = {"update": "device-streamed", "resident": False}
     made = Maker(name, 2, "device", streams, streams)
-    for m in range(2):
-        made.batch(m)
+    made.batches()
     for k in range(2):
         made.load(k, 0, f"slot{k}")
         made.copy(f"s{k}.P1", "state", f"s{k}.state", f"state{k}")
