@@ -11,8 +11,8 @@ import torch
 from support import handmade
 from support.cli import executor_cli, refused, succeeded
 from support.fit import fit, known_as
+from support.parts import streamed_part
 from support.plain import train
-from support.streaming import streamed_part
 
 import plans
 from executor import outputs

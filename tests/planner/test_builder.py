@@ -154,15 +154,6 @@ def test_same_inputs_give_the_same_bytes() -> None:
     assert bare[0] == bare[1]
 
 
-def test_a_short_host_is_named_with_both_numbers() -> None:
-    """Parameters and state of all tasks live on the host; too small a host is infeasible."""
-    asked = synthetic.problem(synthetic.task("a", layers=4), usable_bytes=64 << 20, host_bytes=1000)
-    with pytest.raises(
-        Infeasible, match=r"host store .*\(1000 bytes\).*--host-memory that would do"
-    ):
-        build(asked, profile_sha256=HASH)
-
-
 def test_a_layer_of_unknown_randomness_keeps_the_batch_whole() -> None:
     """Without constant draws there is one microbatch, whatever the memory."""
     task = synthetic.task("a", layers=4, batch=8, draws=None)

@@ -73,11 +73,6 @@ def test_links_of_a_real_device_have_no_pace() -> None:
     assert changed.links[1].alone.bytes_per_s == 2 * GB
 
 
-def test_without_rates_a_profile_is_what_it_was() -> None:
-    """None means: as profiled."""
-    assert override(chain()) == chain()
-
-
 def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
     """The profile stays sound; another size is refused with those that there are."""
     only = only_microbatch(chain(), 2)

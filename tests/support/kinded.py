@@ -4,9 +4,9 @@ The bytes of the ordinary plan are those of microbatches with the most tokens.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from msgspec.structs import replace
+from support.edits import without
 from support.handmade import PLANS
 from support.retime import retimed
 
@@ -20,48 +20,13 @@ SAMPLES, BATCH = 7, 5
 
 
 def shorter(ops: Sequence[Op], microbatches: int) -> tuple[Op, ...]:
-    """A round with the first so many microbatches only; who waited for one that is gone, or
-    followed it in its stream, waits for all that it waited for."""
-    queues: dict[str, list[Op]] = {}
-    for op in ops:
-        queues.setdefault(op.stream, []).append(op)
-    waits = {op.id: set(op.after) for op in ops}
-    for queue in queues.values():
-        waits[queue[0].id].add(f"{queue[-1].id}@-1")
-        for before, behind in pairwise(queue):
-            waits[behind.id].add(before.id)
-    gone = {op.id for op in ops if not _stays(op, microbatches)}
-    kept = []
-    for op in ops:
-        if op.id not in gone:
-            after = _heirs(waits, gone, waits[op.id])
-            kept.append(replace(op, after=tuple(sorted(after - {op.id}))))
-    return tuple(kept)
+    """A round with the first so many microbatches only."""
+    return without(ops, {op.id for op in ops if not _stays(op, microbatches)})
 
 
 def _stays(op: Op, microbatches: int) -> bool:
     name = op.name
     return (name.item in ("s", "norm") and name.kind not in "FBIW") or name.index < microbatches
-
-
-def _heirs(waits: dict[str, set[str]], gone: set[str], edges: set[str]) -> set[str]:
-    """These edges, with those to ops that are gone followed to others of at most a round before."""
-    found, todo = set[str](), list(edges)
-    seen = set(edges)
-    while todo:
-        edge = todo.pop()
-        name, lag = edge.removesuffix("@-1"), edge.endswith("@-1")
-        if name not in gone:
-            found.add(edge)
-            continue
-        for other in waits[name]:
-            if lag and other.endswith("@-1"):
-                continue
-            further = f"{other}@-1" if lag else other
-            if further not in seen:
-                seen.add(further)
-                todo.append(further)
-    return found
 
 
 def kinded(name: str, kinds: Sequence[Sequence[int]], runs: Runs) -> Plan:

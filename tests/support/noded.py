@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 from support import handmade
 from support.disked import solos
-from support.keeping import packed_part
 from support.netted import on_nodes
-from support.parts import pipeline_part, resident_part
-from support.streaming import streamed_part
+from support.parts import packed_part, pipeline_part, resident_part, streamed_part
 
 from plans.schema import Op, Plan, Program
 from profiles.codec import ALIGNMENT, align

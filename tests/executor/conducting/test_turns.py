@@ -10,9 +10,9 @@ from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
 from support.fit import fit
+from support.parts import streamed_part
 from support.retime import foretold
 from support.same import assert_same
-from support.streaming import streamed_part
 
 import plans
 from executor import run

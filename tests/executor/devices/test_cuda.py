@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
-from support import fake_cuda, handmade, noted, toys
-from support.casting import CASTING
+from support import fake_cuda, handmade, toys
 from support.chains import block, tasks_for
 from support.fit import fit
+from support.handmade import CASTING
 from support.pauses import pausing
 from support.same import assert_same
 from torch import nn
@@ -42,7 +42,7 @@ from profiles.schema import Numerics
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
 
-PLANS = handmade.PLANS | noted.NOTED
+PLANS = handmade.PLANS | handmade.NOTED
 ONE_DEVICE = [name for name, make in PLANS.items() if len(make().devices) == 1]
 
 
@@ -60,7 +60,7 @@ def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.Monkey
     """Copies that happen later than they are launched change nothing."""
     made = PLANS[name]()
     fake_cuda.install(monkeypatch, seed)
-    clip = 0.05 if name in noted.NOTED else None
+    clip = 0.05 if name in handmade.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(made)]
     plan = on_cuda(fit(made, tasks))
     pausing(monkeypatch, seed, 300)
@@ -75,7 +75,7 @@ def test_bits_of_the_plain_loop_on_several_devices(
     """Each waits for what others send it, later than they launch that."""
     made = PLANS[name]()
     fake_cuda.install(monkeypatch, seed, devices=len(made.devices))
-    clip = 0.05 if name in noted.NOTED else None
+    clip = 0.05 if name in handmade.NOTED else None
     still = partial(block, 0.0)  # their random numbers are one generator's here
     tasks = [replace(task, clip=clip) for task in tasks_for(made, still)]
     plan = on_cuda(fit(made, tasks))

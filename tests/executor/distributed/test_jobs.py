@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from support.handmade import assemble, program
 from support.netted import on_nodes
-from support.streaming import streamed_part
+from support.parts import streamed_part
 
 from executor.distributed.jobs import Going, Jobs
 from executor.distributed.messages import Carry

@@ -16,10 +16,8 @@ from msgspec import structs
 from support import fake_cuda, handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit, known_as
-from support.keeping import saved_part
-from support.parts import Part, resident_part
+from support.parts import Part, resident_part, saved_part, streamed_part
 from support.same import assert_same
-from support.streaming import streamed_part
 from torch import Tensor, nn
 
 import plans

@@ -7,10 +7,8 @@ runs the plan on bytes.
 import re
 
 import pytest
-from support.casting import CASTING
-from support.handmade import PLANS
+from support.handmade import CASTING, NOTED, PLANS
 from support.mutations import MUTATORS, bites, mutants
-from support.noted import NOTED
 from support.oracle import harm
 
 from plans.schema import Plan

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import handmade
+from support.edges import finished
 from support.edits import change, put
 from support.mutations import Mutants, bites, mutants, sampled
 from support.noded import NODED, on_nodes, taken, tight
+from support.parts import streamed_part
 from support.replayed import run_harm
 from support.retime import retimed
-from support.streaming import streamed_part
 
 from plans.checker.check import violations
 from plans.schema import Plan
@@ -134,7 +135,7 @@ def test_transients_of_updates_lie_beside_a_nodes_part_of_the_store() -> None:
 def test_an_op_that_reads_what_another_nodes_store_has_is_named() -> None:
     """An update beside which there are no gradients, and a prefetch of what it would have made."""
     plan = handmade.solo(streamed_part("a"), 2)
-    plan = change(plan, "a.s0.U0", stream="host.1")
+    plan = finished(change(plan, "a.s0.U0", stream="host.1"))
     assert violations(plan) == []
     found = violations(on_nodes(plan, (0, 1)))
     start, *_ = (line for line in found if line.startswith("a.s0.U0 round 0: reads grad"))
@@ -161,7 +162,7 @@ def test_programs_that_are_alike_are_proven_once_for_all_nodes_alike() -> None:
     programs = [handmade.program(part.task.name, 2, [part]) for part in parts]
     plan = handmade.assemble(parts, programs, [("a", (0, 1), 4), ("b", (0, 2), 4)])
     for name in "ab":
-        plan = change(plan, f"{name}.s0.U0", stream="host.1")
+        plan = finished(change(plan, f"{name}.s0.U0", stream="host.1"))
     plan = replace(plan, host=replace(plan.host, budget_bytes=1 << 20))
     assert violations(on_nodes(plan, (0, 0, 0))) == []
     found = violations(on_nodes(plan, (0, 0, 1)))
