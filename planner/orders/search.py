@@ -4,7 +4,6 @@ Ended by its budget, in passes timed, or where a bound proves that nothing is be
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.orders.bounds import bounds, ladder
