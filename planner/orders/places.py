@@ -11,16 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
+from planner.orders.list_schedule import FAR, judged, ranked_schedule
 from planner.orders.moves import Rows, State, drawn
 from planner.orders.passes import Order, Pipeline
-from planner.orders.ranked_schedule import (
-    FAR,
-    Tables,
-    backwards_first,
-    breadth_first,
-    judged,
-    ranked_schedule,
-)
+from planner.orders.tables import Tables, backwards_first, breadth_first
 from planner.orders.timing import makespan, timed
 
 TRIALS = 3  # placements that are annealed with a tenth of the effort

@@ -8,17 +8,11 @@ from support.order_check import check
 
 from planner.errors import Infeasible
 from planner.orders import places
+from planner.orders.list_schedule import FAR, judged, ranked_schedule
 from planner.orders.moves import State
 from planner.orders.passes import Cost, Pass, Pipeline
 from planner.orders.places import placed
-from planner.orders.ranked_schedule import (
-    FAR,
-    Tables,
-    backwards_first,
-    breadth_first,
-    judged,
-    ranked_schedule,
-)
+from planner.orders.tables import Tables, backwards_first, breadth_first
 from planner.orders.timing import makespan
 
 UNEVEN = [Cost(2, 3, 1, hop=1), Cost(5, 6, 4, hop=2), Cost(1, 2, 0, hop=1), Cost(0, 4, 3, hop=1)]
