@@ -82,14 +82,6 @@ def parallel() -> Plan:
     return solo(parallel_part("a"), 2)
 
 
-def summed() -> Plan:
-    return solo(summed_part("a"), 2)
-
-
-def offloaded() -> Plan:
-    return solo(offloaded_part("a"))
-
-
 def moved() -> Plan:
     """One program that runs on device 0 first and on device 1 afterwards."""
     part = resident_part("a", steps=5)
@@ -166,30 +158,9 @@ def _sharing(plan: Plan) -> Plan:
     return replace(plan, host=replace(plan.host, buffers=tuple(buffers)))
 
 
-def saved() -> Plan:
-    """Graphs stay until backward; parameters stay in their slot as long."""
-    return solo(saved_part("a"))
-
-
 def kept() -> Plan:
     """Parameters stay in their slot from forward to backward, which recomputes."""
     return solo(saved_part("a", keeps=False))
-
-
-def packed() -> Plan:
-    return solo(packed_part("a"))
-
-
-def parked() -> Plan:
-    return solo(parked_part("a"))
-
-
-def state() -> Plan:
-    return solo(state_part("a"))
-
-
-def returned() -> Plan:
-    return solo(returned_part("a"))
 
 
 def mixed() -> Plan:
@@ -211,21 +182,29 @@ def halves() -> Plan:
 
 def halves_saved() -> Plan:
     """The same of shards that keep their graphs, or recompute."""
-    return halved(returned(), left_bytes=KEPT)
+    return halved(solo(returned_part("a")), left_bytes=KEPT)
 
 
 def halves_packed() -> Plan:
     """The same where what the graphs hold was packed."""
-    return halved(packed(), late=True, left_bytes=KEPT)
+    return halved(solo(packed_part("a")), late=True, left_bytes=KEPT)
 
 
-PLANS = {
-    made.__name__: made
-    for made in (
-        *(resident, streamed, shared, pipeline, parallel, summed, offloaded, moved, fleet, gang),
-        *(crowd, relay, saved, kept, packed, parked, state, returned, mixed),
-        *(halves, halves_saved, halves_packed),
-    )
+PLANS: dict[str, Callable[[], Plan]] = {
+    **{
+        made.__name__: made
+        for made in (
+            *(resident, streamed, shared, pipeline, parallel, moved, fleet, gang, crowd, relay),
+            *(kept, mixed, halves, halves_saved, halves_packed),
+        )
+    },
+    "summed": lambda: solo(summed_part("a"), 2),
+    "offloaded": lambda: solo(offloaded_part("a")),
+    "saved": lambda: solo(saved_part("a")),
+    "packed": lambda: solo(packed_part("a")),
+    "parked": lambda: solo(parked_part("a")),
+    "state": lambda: solo(state_part("a")),
+    "returned": lambda: solo(returned_part("a")),
 }
 
 NOTED: dict[str, Callable[[], Plan]] = {

@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec import structs
 from support import synthetic
-from support.lone import alone
+from support.apart import alone
 
 from planner.errors import Infeasible
 from planner.inputs import Layout

@@ -161,9 +161,14 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
 def some_choice(case: Small, rng: random.Random) -> Strategy:
     """One of all strategies of the case, a good or a bad one; microbatches packed may queue."""
     costs = rng.choice(sizes(case.task))
-    count, modes = len(costs.layers), WHOLE.modes(case.links)
-    cuts = (0, *sorted(rng.sample(range(1, count), rng.randint(0, count - 1))), count)
-    last = len(cuts) - 2
+    return drawn(costs, range(len(costs.layers) + 1), case.links, rng)
+
+
+def drawn(costs: TaskCosts, points: Sequence[int], links: Links, rng: random.Random) -> Strategy:
+    """Cuts at some of these points, any mode that each shard may have, any block."""
+    _, *inner, end = points
+    cuts = (0, *sorted(rng.sample(inner, rng.randint(0, len(inner)))), end)
+    last, modes = len(cuts) - 2, WHOLE.modes(links)
     block = rng.randint(0, last) if costs.microbatches > 1 else last
     chosen = tuple(
         rng.choice([mode for mode in modes if possible(costs.shard(*piece), mode, place)])

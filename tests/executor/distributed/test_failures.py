@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from support import failing_tasks
 from support.cli import executor_cli, planner_cli, succeeded
 from support.forked import children, ended, started, status, torchrun
-from support.netted import relaid
+from support.noded import relaid
 from support.same import same
 from support.steady import steady
 

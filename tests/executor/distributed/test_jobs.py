@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from support.handmade import assemble, program
-from support.netted import on_nodes
+from support.noded import on_nodes
 from support.parts import streamed_part
 
 from executor.distributed.jobs import Going, Jobs

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lone import lone
+from support.apart import lone
 from support.strategies import Loads, Small, in_less, small, some_choice
 
 from planner.lowering.host_bytes import fitted, least_bytes, store
