@@ -26,7 +26,7 @@ class PipelineStrategy(Planned):
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
 
-    sweeps = 0  # steps before updates that wait for norms: lives are stretched without these only
+    sweeps = 0  # steps before updates that wait for norms; evaluations, which stretch, have none
     urgent = False  # copies out go in the order in which they are made
     ring = 2  # buffers through which packed activations leave
 

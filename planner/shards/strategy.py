@@ -55,8 +55,8 @@ class Planned:
         return ()
 
     def waiting(self) -> Iterator[tuple[str, int]]:
-        """The bytes that the host holds for a while, by the names of its buffers, of which each
-        has its own."""
+        """The bytes that the host holds for a while, by the names of its buffers, where each has
+        its own; those of a `Strategy` may change hands (`lowering.host_bytes`)."""
         return iter(())
 
 
