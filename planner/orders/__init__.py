@@ -9,7 +9,7 @@ from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
 from planner.orders.places import Placement, placed
 from planner.orders.search import searched
-from planner.orders.tables import backwards_first, breadth_first
+from planner.orders.tables import ranking_of
 from planner.orders.timing import InvalidOrder, Times, late, makespan, timed
 
 __all__ = [
@@ -25,10 +25,8 @@ __all__ = [
     "Row",
     "Rows",
     "Times",
-    "backwards_first",
     "bounds",
     "breadth",
-    "breadth_first",
     "gpipe",
     "improved",
     "late",
@@ -37,6 +35,7 @@ __all__ = [
     "peaks",
     "placed",
     "ranked_schedule",
+    "ranking_of",
     "searched",
     "share",
     "timed",

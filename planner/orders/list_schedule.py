@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from planner.orders.moves import Row, Rows
 from planner.orders.passes import Order, Pass, Pipeline
-from planner.orders.tables import Tables, backwards_first
+from planner.orders.tables import Tables, ranking_of
 
 FAR = 1 << 62
 
@@ -40,7 +40,7 @@ def ranked_schedule(
     ranking: every pass, the first to be taken first. Where it has W, the backwards of these shards
     are I. Infeasible where one microbatch needs more than a device's memory.
     """
-    tables = Tables.of(pipeline, ranking or backwards_first(pipeline))
+    tables = Tables.of(pipeline, ranking or ranking_of(pipeline))
     taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
     end = judged(tables, rows, tables.loads(rows), taken=taken)
     if end == FAR:

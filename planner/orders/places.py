@@ -14,7 +14,7 @@ from typing import NamedTuple
 from planner.orders.list_schedule import FAR, judged, ranked_schedule
 from planner.orders.moves import Rows, State, drawn
 from planner.orders.passes import Order, Pipeline
-from planner.orders.tables import Tables, backwards_first, breadth_first
+from planner.orders.tables import Tables, ranking_of
 from planner.orders.timing import makespan, timed
 
 TRIALS = 3  # placements that are annealed with a tenth of the effort
@@ -71,8 +71,8 @@ def placed(
 def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_Start]:
     """The starts of a search, the shortest first."""
     rankings = [
-        Tables.of(pipeline, rule(pipeline, parts))
-        for rule in (breadth_first, backwards_first)
+        Tables.of(pipeline, ranking_of(pipeline, parts, eager))
+        for eager in (True, False)
         for parts in ((False, True) if split else (False,))
     ]
     pairs = [(tables, rows) for tables in rankings for rows in starts(pipeline)]

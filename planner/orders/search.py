@@ -11,7 +11,7 @@ from planner.orders.improve import Exchanges
 from planner.orders.list_schedule import Rule, judged
 from planner.orders.passes import Order, Pass, Pipeline, Places
 from planner.orders.stages import Homes
-from planner.orders.tables import Tables, deepest_first
+from planner.orders.tables import Tables, ranking_of
 from planner.orders.timing import Network, spans_of
 
 ENOUGH = 8  # microbatches per device that show what a rule is worth
@@ -25,7 +25,7 @@ class Schedules:
 
     def __init__(self, pipeline: Pipeline, places: Places, split: bool = True) -> None:
         self.rows = Homes.of(pipeline, places).where
-        rankings = (deepest_first(pipeline, split, eager) for eager in (False, True))
+        rankings = (ranking_of(pipeline, split, eager) for eager in (False, True))
         self.tables = [Tables.of(pipeline, ranking) for ranking in rankings]
         lines: list[list[Pass]] = [[] for _ in range(pipeline.devices)]
         for item in self.tables[0].passes:

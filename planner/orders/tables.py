@@ -9,37 +9,18 @@ from planner.orders.passes import Pass, Pipeline
 from planner.orders.timing import NONE, source_of
 
 
-def backwards_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
-    """Backwards, deepest first, then forwards, lowest first, then gradients of weights.
-
-    split: backwards are I and W wherever there are weights.
-    """
-    forwards, backwards, weights = _kinds(pipeline, split)
-    return [*backwards, *forwards, *weights]
-
-
-def breadth_first(pipeline: Pipeline, split: bool = False) -> list[Pass]:
-    """Forwards, lowest first, then backwards, deepest first, then gradients of weights."""
-    return [one for passes in _kinds(pipeline, split) for one in passes]
-
-
-def deepest_first(pipeline: Pipeline, split: bool, eager: bool) -> list[Pass]:
-    """Backwards, then forwards, or, if eager, before them, then gradients of weights, all of them
-    deepest first."""
-    forwards, backwards, weights = _kinds(pipeline, split)
-    forwards.sort(key=lambda p: (-p.shard, p.microbatch))
-    return [*forwards, *backwards, *weights] if eager else [*backwards, *forwards, *weights]
-
-
-def _kinds(pipeline: Pipeline, split: bool) -> tuple[list[Pass], list[Pass], list[Pass]]:
-    """All forwards, backwards and gradients of weights, shard after shard."""
+def ranking_of(pipeline: Pipeline, split: bool = False, eager: bool = False) -> list[Pass]:
+    """All passes, the first to be taken first: backwards, then forwards, then gradients of weights,
+    the deepest first. eager: forwards before backwards, the lowest first. split: backwards are I
+    and W wherever there are weights."""
     up, each = range(pipeline.shards), range(pipeline.microbatches)
+    down = up[::-1]
     halved = [split and any(costs[s].weight for costs in pipeline.costs) for s in up]
-    return (
-        [Pass("F", s, m) for s in up if pipeline.has_forward(s) for m in each],
-        [Pass("I" if halved[s] else "B", s, m) for s in reversed(up) for m in each],
-        [Pass("W", s, m) for s in reversed(up) if halved[s] for m in each],
-    )
+    ways = up if eager else down
+    forwards = [Pass("F", s, m) for s in ways if pipeline.has_forward(s) for m in each]
+    backwards = [Pass("I" if halved[s] else "B", s, m) for s in down for m in each]
+    weights = [Pass("W", s, m) for s in down if halved[s] for m in each]
+    return [*forwards, *backwards, *weights] if eager else [*backwards, *forwards, *weights]
 
 
 class Tables(NamedTuple):

@@ -19,8 +19,8 @@ from planner.orders import (
     Pipeline,
     Places,
     Rows,
-    backwards_first,
     ranked_schedule,
+    ranking_of,
     share,
 )
 from planner.pipelines.modes import Choices
@@ -165,7 +165,7 @@ def _order(
         tuple(rng.choices(own, k=microbatches) if rng.random() < 0.5 else share(microbatches, own))
         for own in places
     )
-    return ranked_schedule(pipeline, rows, backwards_first(pipeline, split=bool(halves)))[1]
+    return ranked_schedule(pipeline, rows, ranking_of(pipeline, split=bool(halves)))[1]
 
 
 def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:

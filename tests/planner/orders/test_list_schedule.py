@@ -12,7 +12,7 @@ from planner.orders import zero_bubble
 from planner.orders.list_schedule import FAR, Rule, judged, ranked_schedule
 from planner.orders.passes import Cost, Order, Pass, Pipeline
 from planner.orders.search import Schedules
-from planner.orders.tables import Tables, backwards_first, breadth_first, deepest_first
+from planner.orders.tables import Tables, ranking_of
 
 Done = dict[Pass, int]
 UNIT, PLACES = Cost(1, 1, 1, 2, 1), ((0,), (1,))
@@ -166,13 +166,13 @@ def test_backwards_come_first() -> None:
     assert text(order) == ["F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2"]
 
 
-def test_a_ranking_by_breadth_takes_forwards_first() -> None:
+def test_an_eager_ranking_takes_forwards_first() -> None:
     """One device computes all microbatches of a shard, up and down; by default it comes back."""
     pipeline, rows = Pipeline.alike([Cost(1, 1, 1)] * 2, 1, 2), ((0, 0), (0, 0))
-    _, order = ranked_schedule(pipeline, rows, breadth_first(pipeline))
+    _, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True))
     assert text(order) == ["F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"]
     _, order = ranked_schedule(pipeline, rows)
-    assert text(order) == ["F0.0 F0.1 F1.0 B1.0 B0.0 F1.1 B1.1 B0.1"]
+    assert text(order) == ["F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1"]
 
 
 def test_memory_bounds_the_microbatches_in_flight() -> None:
@@ -187,7 +187,7 @@ def test_gradients_of_weights_fill_gaps() -> None:
     """A backward in two parts lets the first device begin earlier; W comes last."""
     pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 2)
     rows = ((0, 0), (1, 1))
-    end, order = ranked_schedule(pipeline, rows, backwards_first(pipeline, split=True))
+    end, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, split=True))
     assert text(order) == ["F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", "F1.0 I1.0 F1.1 I1.1 W1.0 W1.1"]
     assert (end, ranked_schedule(pipeline, rows)[0]) == (7, 9)
 
@@ -205,8 +205,8 @@ def test_too_little_memory_is_named() -> None:
 def test_schedules_are_whole_and_sound(seed: int) -> None:
     """Every pass once on its device, inputs and memory kept, and the time is that of the order."""
     pipeline, rows = random_case(seed, shards=5, microbatches=4)
-    for rule, split in product((backwards_first, breadth_first), (False, True)):
-        ranking = rule(pipeline, split)
+    for eager, split in product((False, True), (False, True)):
+        ranking = ranking_of(pipeline, split, eager)
         end, order = ranked_schedule(pipeline, rows, ranking)
         assert sorted(ranking) == sorted(item for line in order for item in line)
         assert end == makespan(pipeline, order)
@@ -224,7 +224,7 @@ def test_schedules_of_any_rule_are_whole_and_sound(seed: int) -> None:
     wait = tuple(rng.choice((0, 50, 500)) for _ in range(pipeline.devices))
     for eager, split in product((False, True), (False, True)):
         rule = Rule(depth, wait, eager)
-        tables = Tables.of(pipeline, deepest_first(pipeline, split, eager))
+        tables = Tables.of(pipeline, ranking_of(pipeline, split, eager))
         taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
         end = judged(tables, rows, tables.loads(rows), rule=rule, taken=taken)
         order = tuple(tuple(tables.passes[i] for i in line) for line in taken)
@@ -244,8 +244,9 @@ def test_brute_force_is_never_beaten_and_mostly_met() -> None:
     for seed in range(40):
         pipeline, rows = random_case(seed, shards=2, microbatches=2)
         ends = []
-        for rule in (backwards_first, breadth_first):
-            end, order = ranked_schedule(pipeline, rows, rule(pipeline))
+        for eager in (False, True):
+            ranking = ranking_of(pipeline, eager=eager)
+            end, order = ranked_schedule(pipeline, rows, ranking)
             ends.append(end)
         least = shortest(pipeline, [list(line) for line in order])
         assert least <= min(ends)
