@@ -191,14 +191,10 @@ class Search:
     def _realised(self, guide: Solution, effort: Effort) -> Iterator[DeviceRound]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
         groups = effort.limits.search_groups
-
-        def closer(found: Solution) -> Solution | None:
-            return again(found, found.terms, groups, effort)
-
         for _ in range(effort.limits.search_shrinks):
             overs = []
             for evened in (False, True):
-                strategy = rounded(guide, groups, evened, closer)
+                strategy = rounded(guide, groups, effort, even=evened)
                 fits = fitted(strategy, self.host_bytes)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
                 made = DeviceRound(fits or strategy, self.links, self.device_bytes)
