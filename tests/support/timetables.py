@@ -185,6 +185,7 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
             started="2025-01-01T00:00:00+00:00",
             devices=tuple(device.name for device in of.devices),
             emulated=any(device.emulation for device in of.devices),
+            microbatch={task.name: task.microbatch for task in of.tasks},
         ),
         ops=ops,
         steps=steps,

@@ -130,7 +130,9 @@ def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0) -> RunLog:
         ops.append(OpRecord(one.segment, one.op.id, one.round, one.start_us, end, slow))
     devices = tuple(device.name for device in run.devices)
     return RunLog(
-        header=Header(plan_sha256=plan_sha256, started="2025", devices=devices, emulated=True),
+        header=Header(
+            plan_sha256=plan_sha256, started="2025", devices=devices, emulated=True, microbatch={}
+        ),
         ops=tuple(ops),
         steps=(),
         end=End(status="ok", actual_us=run.prediction.makespan_us, peak_bytes=(), host_bytes=0),
