@@ -101,7 +101,7 @@ def _fitted(
         try:
             return _built(problem, policy, effort, jobs, parts, tables)
         except Infeasible as error:
-            failure = too_small(error, problem.kept)
+            failure = too_small(error, {n: problem.microbatch[n] for n in problem.additions})
             if error.resource != "host":
                 break
     raise failure
@@ -118,8 +118,7 @@ def _built(
     """The same where tasks divide the host memory that is left into so many parts."""
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
-    alike = {name: problem.additions.get(name, ()) for name in problem.kept}
-    search = partial(best, order=problem.order, alike=alike)
+    search = partial(best, order=problem.order, alike=problem.additions)
     if problem.layout:
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)

@@ -23,7 +23,7 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     up_us: Count = 0
     devices: tuple[str, ...]
     software: dict[str, str] = {}
-    microbatch: dict[str, Positive] = {}  # of each task
+    microbatch: dict[str, Positive]  # of each task
     earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
     additions: dict[str, Additions] = {}  # of tasks of which several devices train a layer
     reordered: dict[str, Positive] = {}  # of tasks whose samples do not come in their own order

@@ -169,7 +169,8 @@ def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:
     """No sketch is of such a layout and order: the first reason that holds, and its remedy."""
     stages, microbatches = most(task)
     replicas, turns = layout.devices > layout.depth, order == INTERLEAVED
-    needed, in_order = layout.depth * (1 + turns), f"in order {order} " * turns
+    needed = layout.depth * (2 if turns else 1)
+    in_order = f"in order {order} " if turns else ""
     fixed = [layer.name for layer in task.layers if layer.in_turn]
     shared = ", some of which share parameters," if task.ties else ""
     reasons = (

@@ -125,6 +125,7 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
             plan_sha256=PLAN_SHA256,
             started="2025-01-01T00:00:00+00:00",
             devices=tuple(device.name for device in of.devices),
+            microbatch={task.name: task.microbatch for task in of.tasks},
         ),
         ops=ops,
         steps=steps,

@@ -110,21 +110,6 @@ def test_a_task_keeps_its_microbatch() -> None:
     assert header.microbatch == {t.name: t.microbatch for t in rest}
 
 
-def test_a_log_that_does_not_say_the_microbatch() -> None:
-    """An older log is no reason to change it silently: the size has to be given."""
-    profile(f"{__file__}:short", "short.json")
-    profile(f"{__file__}:long", "long.json")
-    succeeded(planner_cli("build", "short.json", "-o", "first.json", "--microbatch", 2))
-    succeeded(executor_cli("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept"))
-    told = Path("first.jsonl").read_text()
-    size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
-    assert size in told
-    Path("first.jsonl").write_text(told.replace(size, ""))
-    build = ("build", "long.json", "--from", "first.jsonl", "-o", "rest.json")
-    refused(planner_cli(*build), 2, "does not say which microbatches task kept had")
-    succeeded(planner_cli(*build, "--microbatch", 2))
-
-
 def slow() -> list[Task]:
     def late(step: int) -> tuple[Tensor, Tensor]:
         time.sleep(0.02)
