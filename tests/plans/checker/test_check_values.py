@@ -77,7 +77,7 @@ REFUSED: dict[str, dict[str, Edit]] = {
         "a.s1.N0 round 0: reads norm…without shard 1": (
             lambda p: reading(p, "a.s1.N0", norm="a.norm")
         ),
-        "a.s0.N0: notes the norms of a shard of 0 gradient": (
+        "a.s0.N0: N is about gradients of parameters, of which s0 has 0": (
             lambda p: with_shard(p, 0, grad_bytes=0)
         ),
     },
@@ -92,7 +92,9 @@ REFUSED: dict[str, dict[str, Edit]] = {
         "a.s2.N0: norm has 25 bytes but a.norm of space 0 has 24": (
             lambda p: with_task(p, norm_bytes=25)
         ),
-        "a.s1.N0: notes norms, but task 'a' has 0 norm bytes": lambda p: with_task(p, norm_bytes=0),
+        "a.s1.N0: there are no norms, task 'a' has 0 norm bytes": lambda p: with_task(
+            p, norm_bytes=0
+        ),
         "a.norm.S0: there are no norms, task 'a' has 0 norm": lambda p: with_task(p, norm_bytes=0),
         "a.s1.U0: roles ['grad', 'norm', 'param', 'state']": lambda p: with_task(p, norm_bytes=0),
     },
