@@ -10,19 +10,12 @@ from plans.checker.roles import wrong_roles
 from plans.ops import COMPUTES, PASSES, Lane, OpKind, OpName, Stream
 from plans.schema import Buffer, Op, Plan, Program, Segment, Task
 from plans.view import View, by_kind
+from profiles.findings import few
 
 _LANES = {
     **dict.fromkeys(COMPUTES, Lane.COMPUTE),
     **{OpKind.PREFETCH: Lane.H2D, OpKind.SPILL: Lane.D2H, OpKind.SEND: Lane.P2P},
 }
-_FEW = 8  # items of a list that messages name
-
-
-def few(names: Sequence[object]) -> str:
-    """A list in messages, however long it is."""
-    if len(names) <= _FEW:
-        return str(list(names))
-    return f"{list(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 def repeated(names: Iterable[str]) -> dict[str, int]:

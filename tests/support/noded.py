@@ -1,7 +1,5 @@
 """Handmade plans on several nodes."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 from support import handmade
 from support.disked import solos
@@ -10,18 +8,8 @@ from support.netted import on_nodes
 from support.parts import pipeline_part, resident_part
 from support.streaming import streamed_part
 
-from plans.schema import Op, Plan, Program
+from plans.schema import Plan
 from profiles.codec import ALIGNMENT, align
-
-
-def node_of(op: Op, devices: Sequence[int], nodes: Sequence[int]) -> int:
-    """The node that an op of a segment on these devices runs on."""
-    left, right = op.stream.split(".")
-    return nodes[devices[int(right if left == "host" else left)]]
-
-
-def every_op(program: Program) -> tuple[Op, ...]:
-    return (*program.enter, *program.round, *program.leave)
 
 
 def shard_of(name: str) -> str:
@@ -48,8 +36,8 @@ def taken(plan: Plan, node: int) -> int:
     beside = 0
     for segment in plan.segments:
         largest: dict[str, int] = {}
-        for op in every_op(programs[segment.program]):
-            if node_of(op, segment.devices, nodes) == node:
+        for op in programs[segment.program].ops:
+            if nodes[segment.devices[op.queue.device]] == node:
                 names |= {*op.reads.values(), *op.writes.values()}
                 if op.stream.startswith("host"):
                     largest[op.stream] = max(largest.get(op.stream, 0), op.transient_bytes)

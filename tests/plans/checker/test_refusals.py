@@ -246,7 +246,7 @@ AMONG: dict[str, dict[str, Edit]] = {
         "segment 0: gives 1 devices to program 'solo', which needs 2": (
             lambda p: with_segment(p, 0, devices=(0,))
         ),
-        "segment 0: names a device twice in [1, 1]": lambda p: with_segment(p, 0, devices=(1, 1)),
+        "segment 0: names a device twice in 1, 1": lambda p: with_segment(p, 0, devices=(1, 1)),
         "segment 0: device 2 does not exist, the plan has 2": (
             lambda p: with_segment(p, 0, devices=(0, 2))
         ),
@@ -269,7 +269,7 @@ def test_a_mistake_is_among_what_follows_from_it(name: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("op_id", "fields", "said"),
     [
-        ("a.s1.F0", {"id": "b.s1.F0"}, "b.s1.F0: task 'b' is not one of the program's ['a']"),
+        ("a.s1.F0", {"id": "b.s1.F0"}, "b.s1.F0: task 'b' is not one of the program's a"),
         ("a.s1.F0", {"id": "a.s9.F0"}, "a.s9.F0: there is no s9, the task has 3 shard(s)"),
         ("a.s1.F0", {"id": "a.s1.F7"}, "a.s1.F7: there is no microbatch 7, the task has 2"),
         ("a.s1.F0", {"id": "a.s1.F1"}, "a.s1.F1: 2 ops have this name, expected 1"),
