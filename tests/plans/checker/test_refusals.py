@@ -185,6 +185,9 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.batch: begins at byte 4 of space 0, expected a multiple of 256": (
             lambda p: with_buffer(p, "a.batch", offset=4)
         ),
+        "a.s0.param: begins at byte 128 of space host, expected a multiple of 256": (
+            lambda p: with_buffer(p, "a.s0.param", offset=128)
+        ),
         "a.s0.param: a host buffer lies in space '0', expected 'host'": (
             lambda p: with_buffer(p, "a.s0.param", space="0")
         ),
