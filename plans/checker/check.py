@@ -5,10 +5,9 @@ is a function that finds lines, one for each violation, which begin with the nam
 it. They are asked in stages: what one stage finds sound, the next looks up without care.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TypeVar
 
 from plans.checker.alike import likeness
@@ -184,15 +183,10 @@ def _inside(found: Findings, program: OneProgram) -> bool:
     )
 
 
-def _kinds_shape(plan: Plan) -> Iterator[str]:
-    tasks = {task.name: task for task in plan.tasks}
-    return chain.from_iterable(kinds_shape(program, tasks) for program in plan.programs)
-
-
 _NAMES: Rules[Plan] = {"names": plan_shape}
 _LINKS: Rules[Plan] = {
     "runs": runs_shape,
-    "kinds": _kinds_shape,
+    "kinds": kinds_shape,
     "nodes": nodes_shape,
     "disk": disk_shape,
 }
