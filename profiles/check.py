@@ -9,8 +9,10 @@ from profiles.curves import FEWEST
 from profiles.findings import Findings
 from profiles.schema import Layer, LinkKind, Profile, Task, Time
 
-_PARTS = ("backward_input", "backward_weight", "left_bytes")
-_TOGETHER = (_PARTS, ("kept_grad_bytes", "input_peak_bytes"))  # missing in older profiles
+_PARTS = (
+    *("backward_input", "backward_weight"),
+    *("left_bytes", "kept_grad_bytes", "input_peak_bytes"),
+)
 _COSTS = (
     *("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward"),
     *_PARTS[:2],
@@ -120,13 +122,11 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     times = {name: getattr(layer, name) for name in ("update_device", "update_host", "norm")}
     for cost in layer.costs:
         times |= {f"{name} at {cost.microbatch}": getattr(cost, name) for name in _COSTS}
-        for names in _TOGETHER:
-            there = [getattr(cost, name) is not None for name in names]
-            if any(there) and not all(there):
-                yield (
-                    f"{where}: of {', '.join(names[:-1])} and {names[-1]} at {cost.microbatch} "
-                    "some are there, expected all or none"
-                )
+        if len({getattr(cost, name) is None for name in _PARTS}) > 1:
+            yield (
+                f"{where}: of {', '.join(_PARTS)} at {cost.microbatch} some are there, expected "
+                "all or none"
+            )
     for name, time in times.items():
         if time:
             yield from _time(f"{where}: {name}", time)

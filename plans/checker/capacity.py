@@ -6,13 +6,12 @@ since a device's streams run at the same time but one op each.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from plans.checker.graphs import Load, heaviest
 from plans.checker.order import Phase
 from plans.ops import Lane, OpName
-from plans.order import Stays
 from plans.schema import Buffer, Plan, Program, Task
 from plans.timing import overlaps, scaled
 from plans.view import View, stored
@@ -85,7 +84,7 @@ def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
             )
 
 
-def stores(plan: Plan, stays: Stays) -> Iterator[str]:
+def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
     """Parameters and state of every task have a place of their own in the host store, shared only
     with tasks that are never there at the same time."""
     held = {buffer.name: buffer for buffer in plan.host.buffers}
@@ -98,7 +97,7 @@ def stores(plan: Plan, stays: Stays) -> Iterator[str]:
     told = set[str]()
     for (_, until, other), (start, _, name) in overlaps(kept(plan)):
         mine, theirs = task_of(name), task_of(other)
-        if name not in told and (mine == theirs or not stays.apart(mine, theirs)):
+        if name not in told and (mine == theirs or stays[mine] & stays[theirs]):
             told.add(name)
             yield (
                 f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
@@ -118,11 +117,13 @@ def task_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
+def foreign_writes(
+    view: View, extents: list[Extent], stays: Mapping[str, int], runs: int
+) -> Iterator[str]:
     """No op writes over what the store keeps for a task that its program does not train, unless
     that is on the disk meanwhile.
 
-    `extents` are those of `kept`.
+    `extents` are those of `kept`; runs: the segments of the program, as bits like `stays`.
     """
     own = {name for task in view.tasks.values() for name in stored(task)}
     ends = list(accumulate((end for _, end, _ in extents), max))  # of all up to each
@@ -139,7 +140,7 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[
                     break
                 if end <= buffer.offset or other in own:
                     continue
-                if not stays.absent(view.program.name, task_of(other)):
+                if stays[task_of(other)] & runs:
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"

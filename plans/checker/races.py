@@ -190,20 +190,19 @@ class _Clash(NamedTuple):
     end: int
 
 
-def shared_bytes(plan: Plan, views: Mapping[str, View]) -> Iterator[str]:
-    """One line per segment and program of an earlier segment that may run with it and conflicts."""
+def shared_bytes(plan: Plan, views: Mapping[str, View], runs: Mapping[str, int]) -> Iterator[str]:
+    """One line per segment and program of an earlier segment that may run with it and conflicts.
+    runs: the segments of each program, as bits."""
     ended: list[int] = []
     near: list[int] = []
-    runs: dict[str, list[int]] = {}
-    bits: dict[str, int] = {}  # the same, as bits of an integer
+    segments: dict[str, list[int]] = {name: [] for name in runs}
     for index, segment in enumerate(plan.segments):
-        runs.setdefault(segment.program, []).append(index)
-        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
+        segments[segment.program].append(index)
     for pair in _clashes(views):
         ended, near = ended or ancestors(plan), near or _neighbours(plan)
         for one, other in (pair.programs, pair.programs[::-1]):
-            for high in runs.get(one, []):
-                beside = bits.get(other, 0) & near[high] & ~ended[high] & ((1 << high) - 1)
+            for high in segments[one]:
+                beside = runs[other] & near[high] & ~ended[high] & ((1 << high) - 1)
                 if beside:
                     low = (beside & -beside).bit_length() - 1  # the first of them
                     yield (

@@ -18,6 +18,7 @@ from plans.checker.races import Span, place, spans
 from plans.ops import GRADIENTS, OpKind, OpName
 from plans.schema import Op, Role
 from plans.view import View
+from profiles.findings import few
 
 
 class Value(NamedTuple):
@@ -37,24 +38,17 @@ class Value(NamedTuple):
         if self.kind in ("param", "state"):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
         if self.kind == "norm":
-            return f"{self.task}.norm of step {self.step}, shard {_numbers(self.microbatches)}"
+            return f"{self.task}.norm of step {self.step}, shard {few(self.microbatches)}"
         if self.kind == "tie":
-            told = f"microbatch {_numbers(self.microbatches)}, down to shard {self.shard}"
+            told = f"microbatch {few(self.microbatches)}, down to shard {self.shard}"
             return f"{self.task}.tie of step {self.step}, {told}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
-        return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
+        return f"{self.task}.{item} of step {self.step}, microbatch {few(self.microbatches)}"
 
 
 UNKNOWN = Value("unknown", "", 0, 0)
 """Stands for whatever is expected: the content of a buffer after its violation was told."""
-
-
-def _numbers(microbatches: tuple[int, ...]) -> str:
-    if len(microbatches) > 6:
-        head = ", ".join(map(str, microbatches[:3]))
-        return f"{head}, ... {microbatches[-1]} ({len(microbatches)} of them)"
-    return ", ".join(map(str, microbatches)) or "none"
 
 
 class _Memory:
@@ -244,7 +238,7 @@ class Run:
         if UNKNOWN in (mine, other):
             return UNKNOWN
         if twice := sorted(set(mine.microbatches) & set(other.microbatches)):
-            text = f"a gradient without microbatch {_numbers(tuple(twice))}, which grad has already"
+            text = f"a gradient without microbatch {few(twice)}, which grad has already"
             self._tell(at, "other", text, other)
             return UNKNOWN
         return whole._replace(microbatches=tuple(sorted(mine.microbatches + other.microbatches)))

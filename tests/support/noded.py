@@ -10,7 +10,7 @@ from support.retime import foretold
 
 from plans.order import Run, laid_out
 from plans.prediction import Bound
-from plans.schema import Op, Plan
+from plans.schema import Plan
 from profiles.codec import ALIGNMENT, align
 
 
@@ -25,12 +25,6 @@ def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan
     made = laid_out(Run(plan.program(name), devices, rounds) for name, devices, rounds in runs)
     prediction = replace(plan.prediction, configuration_us=0, bounds=(Bound("compute", 1),))
     return foretold(replace(plan, segments=tuple(made), prediction=prediction))
-
-
-def node_of(op: Op, devices: Sequence[int], nodes: Sequence[int]) -> int:
-    """The node that an op of a segment on these devices runs on."""
-    left, right = op.stream.split(".")
-    return nodes[devices[int(right if left == "host" else left)]]
 
 
 def shard_of(name: str) -> str:
@@ -58,7 +52,7 @@ def taken(plan: Plan, node: int) -> int:
     for segment in plan.segments:
         largest: dict[str, int] = {}
         for op in programs[segment.program].ops:
-            if node_of(op, segment.devices, nodes) == node:
+            if nodes[segment.devices[op.queue.device]] == node:
                 names |= {*op.reads.values(), *op.writes.values()}
                 if op.stream.startswith("host"):
                     largest[op.stream] = max(largest.get(op.stream, 0), op.transient_bytes)

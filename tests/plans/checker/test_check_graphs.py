@@ -131,7 +131,7 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.s0: has 1 left bytes, but none of its backwards is split, expected 0": lambda p: (
             with_shard(p, 0, left_bytes=1)
         ),
-        "a.s1.I0: a shard of 0 gradient bytes has none of parameters, its": lambda p: with_shard(
+        "a.s1.I0: I is about gradients of parameters, of which s1 has 0": lambda p: with_shard(
             p, 1, grad_bytes=0
         ),
     },

@@ -74,7 +74,7 @@ REFUSED: dict[str, dict[str, Edit]] = {
         "a.s1.N0 round 0: reads norm…without shard 1": (
             lambda p: reading(p, "a.s1.N0", norm="a.norm")
         ),
-        "a.s0.N0: notes the norms of a shard of 0 gradient": (
+        "a.s0.N0: N is about gradients of parameters, of which s0 has 0": (
             lambda p: with_shard(p, 0, grad_bytes=0)
         ),
     },
@@ -83,7 +83,9 @@ REFUSED: dict[str, dict[str, Edit]] = {
         "a.norm.S0 round 0: …with no order between it and a.s0.U0": (
             lambda p: edgeless(p, "a.s2.U0", "a.norm.S0")
         ),
-        "a.s1.N0: notes norms, but task 'a' has 0 norm bytes": lambda p: with_task(p, norm_bytes=0),
+        "a.s1.N0: there are no norms, task 'a' has 0 norm bytes": lambda p: with_task(
+            p, norm_bytes=0
+        ),
         "a.norm.S0: there are no norms, task 'a' has 0 norm": lambda p: with_task(p, norm_bytes=0),
         "a.s1.U0: roles ['grad', 'norm', 'param', 'state']": lambda p: with_task(p, norm_bytes=0),
     },
