@@ -15,7 +15,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
-from executor.records import Options, Result, Trace, stopping
+from executor.records import Options, Result, stopping
 from executor.workload import (
     NO_CACHE,
     Task,
@@ -60,7 +60,6 @@ _RUN_FOLDERS = {
     "without it that is done when a signal ends the run, and only then, in the folder of --resume "
     "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
-    "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
 }
 _RUN_SWITCHES = {
     "--overwrite": "train again what later checkpoints in these folders have, and write over them "
@@ -285,7 +284,6 @@ class _Asked:
 
     def _options(self, plan_sha256: str) -> Options:
         arguments, log = self._arguments, _log(self._arguments)
-        folder, name = arguments.torch_profile, arguments.plan.stem
         return Options(
             log=log,
             checkpoints=arguments.checkpoints,
@@ -294,7 +292,6 @@ class _Asked:
             serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,
             plan_sha256=plan_sha256,
-            trace=Trace(folder, name) if folder else None,
             keep_going=arguments.keep_going,
             stop=tuple(map(stopping.parse, arguments.stop)),
             overwrite=arguments.overwrite,
@@ -309,15 +306,13 @@ def _finished(
 ) -> int:
     """Train, save and report; the exit code."""
     plan, tasks, options = given
-    trace, log = options.trace, _log(arguments)
+    log = _log(arguments)
     with saving.opened(arguments.save, options, plan.tasks) as folder:
         result = train(plan, tasks, options)
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]
     print(show(plan, result, log, saved.files, errors), flush=True)
-    if trace and not arguments.json:
-        print(f"torch profile: {trace.target}")
     for error in errors:
         console.fail(error, 1)
     return 1 if result.dropped or errors else 0

@@ -61,8 +61,6 @@ class Journal:
             if isinstance(line, DropRecord):
                 tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
         self._progress.show(lines)
-        if self._options.trace:
-            self._options.trace.tick()
 
     def ends(self, signal: str) -> None:
         """Say what happens now, and what a second signal does."""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from executor.records.earlier import Earlier
 from executor.records.stopping import Rule
-from executor.records.tracing import Trace
 from executor.replay import Settings
 
 
@@ -16,7 +15,7 @@ class Options(Settings):
     checkpoints: a folder where each task's state is written when a segment of it has ended.
     spare: without it, a folder where states are written if a signal ends the run, and only then.
     resume: the folder where tasks that were trained before this plan go on from.
-    plan_sha256: of the plan's file, for the log. trace: of torch's profiler.
+    plan_sha256: of the plan's file, for the log.
     stop: rules that end a task early, looked at where a segment of it ends.
     agents: of torchrun, for the log, the one of this process first.
     earlier: an earlier start of this very run, from whose checkpoints it goes on.
@@ -28,7 +27,6 @@ class Options(Settings):
     spare: Path | None = None
     resume: Path | None = None
     plan_sha256: str | None = None
-    trace: Trace | None = None
     agents: tuple[str, ...] = ()
     stop: tuple[Rule, ...] = ()
     overwrite: bool = False

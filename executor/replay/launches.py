@@ -1,7 +1,7 @@
 """The job of an op, made before the first round of its segment: its buffers are found, and around
 its launch is put what the run's settings ask for.
 
-    run ─▶ metered, watched, traced ─▶ between marks ─▶ locked ─▶ told to other processes
+    run ─▶ metered, watched, profiled ─▶ between marks ─▶ locked ─▶ told to other processes
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
@@ -14,6 +14,7 @@ from functools import cached_property, partial
 
 from msgspec import structs
 from torch import Tensor
+from torch.autograd import profiler
 
 from executor.devices import Mark, Queue, least_us, until
 from executor.errors import RunError
@@ -162,8 +163,8 @@ def launch_of(
     """The launch of an op, which `run` launches, into its stream. `locks`: those of the devices it
     works on, if no two of their ops may overlap; `check` may raise to end a wait."""
     around: list[Around] = []
-    if trace := settings.trace:
-        around.append(lambda _: trace(work.op.id))
+    if profiler._is_profiler_enabled:  # by who called the run: its ranges are named like ops
+        around.append(lambda _: profiler.record_function(work.op.id))
     if settings.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
         around.append(lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
     if work.metered:

@@ -13,6 +13,8 @@ from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
 from support.pauses import pausing
 from torch import Tensor, nn
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import profile
 
 from executor import run
 from executor.devices import Mark
@@ -45,6 +47,17 @@ def test_every_op_of_every_round_once(tmp_path: Path) -> None:
     assert log.end is not None
     assert log.end.status == "ok"
     assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_ops_are_ranges_of_a_profile() -> None:
+    """While torch's profiler is on, each op is a range with its name."""
+    plan = handmade.streamed()
+    tasks = tasks_for(plan)
+    plan = fit(plan, tasks)
+    threads = _ExperimentalConfig(profile_all_threads=True)
+    with profile(experimental_config=threads) as found:
+        run(plan, tasks)
+    assert {op.id for op in plan.programs[0].round} <= {event.name for event in found.events()}
 
 
 def test_only_first_rounds_are_metered(tmp_path: Path) -> None:
