@@ -68,7 +68,6 @@ _RUN_SWITCHES = {
     "did",
     "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
     "has changed in them",
-    "--serial-copies": "let no two ops of a device overlap",
     "--json": "print the result as JSON",
 }
 
@@ -289,7 +288,6 @@ class _Asked:
             checkpoints=arguments.checkpoints,
             spare=arguments.resume or log.parent / f"{log.stem}.checkpoints",
             resume=arguments.resume,
-            serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,
             plan_sha256=plan_sha256,
             keep_going=arguments.keep_going,

@@ -4,7 +4,6 @@ With `keep_going` it drops the tasks that fail and goes on with the rest of the 
 """
 
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,8 +93,7 @@ class Conductor:
         self.places = places_of(devices)
         source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
         self._tasks = task_states(part, store.tasks, source, settings.tables, *told, alone=not team)
-        locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
-        shared = recorder, self._halt, settings, self._failed, locks, team
+        shared = recorder, self._halt, settings, self._failed, team
         self._setup = Setup(part, programs_of(part), self.places, self._tasks, store, *shared)
 
     @property

@@ -23,8 +23,8 @@ from plans.schema import Segment
 @dataclass(frozen=True)
 class Setup:
     """Shared by all activities of a run. part: of the plan, this process' own; programs: as it sees
-    them, see `programs_of`. places: its devices, by number. locks: one for each of them, if its ops
-    may not overlap. team: the other processes, if there are some.
+    them, see `programs_of`. places: its devices, by number. team: the other processes, if
+    there are some.
 
     `failed` is called from any thread with the failure of an op; its activity stops by itself.
     """
@@ -38,7 +38,6 @@ class Setup:
     halt: Halt
     settings: Settings
     failed: Callable[[Failure], None]
-    locks: Mapping[int, threading.Lock]
     team: Team | None = None
 
     def sides(self, segment: Segment) -> Sides:

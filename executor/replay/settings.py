@@ -20,14 +20,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """serial_copies: no two ops of one device overlap.
-
-    stall_seconds: longest time without any op ending; None follows from the plan.
+    """stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     tables: the plan's file, beside which those of tasks with lengths lie.
     """
 
-    serial_copies: bool = False
     stall_seconds: float | None = None
     keep_going: bool = False
     limits: Limits = Limits()

@@ -33,7 +33,6 @@ from support.device_ways import (
     layout,
     norming,
     of_shape,
-    on_either,
     one_after_another,
     overflowing,
     replicated,
@@ -142,12 +141,6 @@ def test_any_interleaving_gives_the_same_bits(mode: Mode, monkeypatch: pytest.Mo
     case, way = crossing(mode)
     pausing(monkeypatch, 1, 1000)
     case.trained(way)
-
-
-def test_serial_copies_give_the_same_bits() -> None:
-    """Also where an op takes two devices."""
-    case, way = on_either()
-    case.trained(way, Options(serial_copies=True))
 
 
 def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:

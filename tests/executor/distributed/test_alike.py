@@ -143,7 +143,6 @@ JOBS: dict[str, Making] = {
     "large": of_way(ways.large),
     "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
     "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),
-    "serial": of_way(ways.on_either, options=Options(serial_copies=True)),
     "going on masters": partial(going_on, "masters"),
     "going on scaled": partial(going_on, "scaled"),
     "failing": failing,

@@ -12,6 +12,7 @@ from support import handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
 from support.pauses import pausing
+from support.serial import serial
 from torch import Tensor, nn
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import profile
@@ -105,13 +106,13 @@ def overlap_us(log: runlog.RunLog) -> int:
 
 
 def test_copies_overlap_with_compute(tmp_path: Path) -> None:
-    """Copies run beside compute ops, and with serial copies they do not."""
+    """Copies run beside compute ops, and do not where each op waits for the one before it."""
     plan = handmade.streamed()
     tasks = tasks_for(plan, make=Heavy)
     plan = fit(plan, tasks, emulation=SLOW_LINK)
     beside, alone = tmp_path / "beside", tmp_path / "alone"
     run(plan, tasks, Options(log=beside))
-    run(plan, tasks, Options(log=alone, serial_copies=True))
+    run(serial(plan), tasks, Options(log=alone))
     assert overlap_us(runlog.load(beside)) > 0
     assert overlap_us(runlog.load(alone)) == 0
 
