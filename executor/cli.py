@@ -6,10 +6,9 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plans
 import profiles
@@ -32,9 +31,6 @@ from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
 from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
-
-if TYPE_CHECKING:
-    from executor.profiling.across import Others
 
 Given = tuple[Plan, Sequence[Task], Options]
 
@@ -143,6 +139,8 @@ def _workload(arguments: argparse.Namespace) -> str:
 def _profile(arguments: argparse.Namespace) -> int:
     from executor.profiling import explain, profiler  # slow to load, and `run` does without
 
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UsageError("profile measures in one process; start it without torchrun")
     ref = _workload(arguments)
     if arguments.explain:
         print(explain.explain(ref))
@@ -163,14 +161,8 @@ def _profile(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         lengths=arguments.lengths,
     )
-    with _others() as others:
-        if others and not others.leads:
-            if (code := others.told()) == 0:
-                profiler.assist(options, others)
-                code = others.told()
-            return code
-        tasks, said = load(ref)
-        measured = profiler.measure(ref, tasks, said, options, others)
+    tasks, said = load(ref)
+    measured = profiler.measure(ref, tasks, said, options)
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
@@ -181,15 +173,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
     return 0
-
-
-def _others() -> AbstractContextManager["Others | None"]:
-    """The other processes of torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return nullcontext()
-    from executor import processes
-
-    return processes.measuring()
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:

@@ -233,3 +233,12 @@ def test_a_device_that_cannot_be_profiled(
     ref = plan.tasks[0].workload.ref
     assert main(["profile", ref, *options, "-o", "p.json"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_profile_is_of_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several that torchrun has started would all measure, and write one file."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["profile", "work.py:tasks", "--device-memory", "1MiB", "-o", "p.json"]) == 2
+    assert "profile measures in one process; start it without torchrun" in capsys.readouterr().err
