@@ -14,7 +14,7 @@ import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
-from executor.records import Options, Result, stopping
+from executor.records import Options, Result, above
 from executor.workload import (
     NO_CACHE,
     Task,
@@ -205,8 +205,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     text += "processes also when one of them is silent for so long, at the start 60 at least"
     parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
-    text = "loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends"
-    parser.add_argument("--stop", action="append", default=[], metavar="RULE", help=text)
+    text = "like 3.5@200: end each task whose loss is above that, or no number, where a segment of "
+    text += "it ends after so many steps"
+    rule = console.typed(above)
+    parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text)
     parser.set_defaults(command=_run)
 
 
@@ -239,8 +241,6 @@ class _Asked:
         told(plan, options)
         plans.prove(plan)
         check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
-        evaluated = [task.name for task in plan.tasks if task.evaluation]
-        stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
         tasks = self.tasks(plan.tasks)
         measured = {}
         for planned, task in zip(plan.tasks, tasks, strict=True):
@@ -274,7 +274,7 @@ class _Asked:
             stall_seconds=arguments.stall_seconds,
             plan_sha256=plan_sha256,
             keep_going=arguments.keep_going,
-            stop=tuple(map(stopping.parse, arguments.stop)),
+            stop=arguments.stop_above,
             overwrite=arguments.overwrite,
             tables=arguments.plan,
         )
