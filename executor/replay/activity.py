@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from executor.errors import text_of
-from executor.numerics import UnattributedDraw
+from executor.numerics import DrawError
 from executor.replay.failures import Failure
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
@@ -82,10 +82,6 @@ class Activity:
         """A line for each op that it runs or waits for."""
         raise NotImplementedError
 
-    def stuck(self, text: str) -> Failure | None:
-        """The failure of an activity that does not get on; None if it was stopped already."""
-        raise NotImplementedError
-
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
@@ -138,6 +134,6 @@ class Activity:
             pass
         except BaseException as error:
             if not self._halt.stopped:
-                fatal = isinstance(error, UnattributedDraw)
+                fatal = isinstance(error, DrawError)
                 self._setup.failed(replace(failure(text_of(error)), fatal=fatal))
                 self._halt.stop()

@@ -1,7 +1,7 @@
 """The job of an op, made before the first round of its segment: its buffers are found, and around
 its launch is put what the run's settings ask for.
 
-    run ─▶ metered, watched, profiled ─▶ between marks ─▶ told to other processes
+    run ─▶ metered, profiled ─▶ between marks ─▶ told to other processes
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
@@ -17,11 +17,9 @@ from torch.autograd import profiler
 
 from executor.devices import Mark, Queue, least_us
 from executor.errors import RunError
-from executor.numerics import no_draws
 from executor.replay.activity import Setup
 from executor.replay.crossing import Crossing
 from executor.replay.ops import Run, Work, run_of
-from executor.replay.settings import Settings
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of
 from executor.replay.tickets import Job, Launch, OnDone, Stream, Ticket
 from executor.shards import Place
@@ -30,11 +28,6 @@ from plans.schema import Op, Program, Role, Segment
 from plans.timing import kinds_of
 
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
-
-UNPLANNED = (
-    "draws random numbers although the plan knows of none; profile again, or make the layer draw "
-    "the same number each time"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +85,7 @@ class Maker:
         else:
             work = self._work(phase, op, number)
             run = self._run(work, waits)
-            launch = launch_of(work, run, self.setup.settings, stream, self.check)
+            launch = launch_of(work, run, stream, self.check)
         if self.crossing:
             tells = self.sides.tells.get((phase, op.id), ())
             launch = self.crossing.told(launch, op.stream, own, tells, work)
@@ -145,7 +138,6 @@ class Maker:
 def launch_of(
     work: Work,
     run: Run,
-    settings: Settings,
     stream: Stream,
     check: Callable[[], None],
 ) -> Launch:
@@ -154,8 +146,6 @@ def launch_of(
     around: list[Around] = []
     if profiler._is_profiler_enabled:  # by who called the run: its ranges are named like ops
         around.append(lambda _: profiler.record_function(work.op.id))
-    if settings.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
-        around.append(lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
     if work.metered:
         around.append(lambda r: _metered(work) if work.is_metered(r) else None)
     run = partial(_within, run, around) if around else run
@@ -200,15 +190,3 @@ def marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Lau
         return start, end(start, least, check), on_done
 
     return launch
-
-
-def _must_not_draw(work: Work) -> bool:
-    """True if any draw in this op is an error, and would move the generator of other devices."""
-    if not work.place.device.source.shared:
-        return False
-    if work.name.kind in "UNRW" or (work.evaluates and work.name.kind == "F"):
-        return True
-    if work.name.kind not in "FBI" or work.place.alone:
-        return False
-    draws = work.task.plan.shards[work.name.number].rng_draws
-    return draws == 0 or (work.name.kind != "F" and work.activations != "recompute")
