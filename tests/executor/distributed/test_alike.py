@@ -26,6 +26,7 @@ from support.together import Bits, Job, Together, differences, divided, done
 
 import plans
 from executor.driver import Options
+from executor.records import above
 from plans.schema import Plan
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
@@ -102,7 +103,7 @@ def ending_early() -> Job:
     case = ways.dropping()
     plan = case.planned(case.way(ways.layout(2, 1)))
     halves = (structs.replace(plan.segments[0], rounds=1),) * 2
-    rule = Options(stop=lambda *_: "enough")
+    rule = Options(stop=above("0@1"))
     return Job((structs.replace(plan, segments=halves),), [case.task], rule)
 
 
