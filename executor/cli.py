@@ -6,16 +6,15 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plans
 import profiles
 from executor import report, run, saving
 from executor.errors import UsageError
-from executor.records import Options, Result, Trace, stopping
+from executor.records import Options, Result, above
 from executor.workload import (
     NO_CACHE,
     Task,
@@ -32,9 +31,6 @@ from profiles import console, lengths
 from profiles.codec import check_target, file_sha256, read_bytes
 from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
-
-if TYPE_CHECKING:
-    from executor.profiling.across import Others
 
 Given = tuple[Plan, Sequence[Task], Options]
 
@@ -60,7 +56,6 @@ _RUN_FOLDERS = {
     "without it that is done when a signal ends the run, and only then, in the folder of --resume "
     "or in runs/<plan's name>.checkpoints beside the log",
     "--resume": "where the tasks of this plan go on from",
-    "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
 }
 _RUN_SWITCHES = {
     "--overwrite": "train again what later checkpoints in these folders have, and write over them "
@@ -69,7 +64,6 @@ _RUN_SWITCHES = {
     "did",
     "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
     "has changed in them",
-    "--serial-copies": "let no two ops of a device overlap",
     "--json": "print the result as JSON",
 }
 
@@ -145,6 +139,8 @@ def _workload(arguments: argparse.Namespace) -> str:
 def _profile(arguments: argparse.Namespace) -> int:
     from executor.profiling import explain, profiler  # slow to load, and `run` does without
 
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UsageError("profile measures in one process; start it without torchrun")
     ref = _workload(arguments)
     if arguments.explain:
         print(explain.explain(ref))
@@ -165,14 +161,8 @@ def _profile(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         lengths=arguments.lengths,
     )
-    with _others() as others:
-        if others and not others.leads:
-            if (code := others.told()) == 0:
-                profiler.assist(options, others)
-                code = others.told()
-            return code
-        tasks, said = load(ref)
-        measured = profiler.measure(ref, tasks, said, options, others)
+    tasks, said = load(ref)
+    measured = profiler.measure(ref, tasks, said, options)
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
@@ -183,15 +173,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
     return 0
-
-
-def _others() -> AbstractContextManager["Others | None"]:
-    """The other processes of torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return nullcontext()
-    from executor import processes
-
-    return processes.measuring()
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
@@ -224,8 +205,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     text += "processes also when one of them is silent for so long, at the start 60 at least"
     parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
-    text = "loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends"
-    parser.add_argument("--stop", action="append", default=[], metavar="RULE", help=text)
+    text = "like 3.5@200: end each task whose loss is above that, or no number, where a segment of "
+    text += "it ends after so many steps"
+    rule = console.typed(above)
+    parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text)
     parser.set_defaults(command=_run)
 
 
@@ -258,8 +241,6 @@ class _Asked:
         told(plan, options)
         plans.prove(plan)
         check_target(log, path, *(_source(task.workload.ref) for task in plan.tasks))
-        evaluated = [task.name for task in plan.tasks if task.evaluation]
-        stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
         tasks = self.tasks(plan.tasks)
         measured = {}
         for planned, task in zip(plan.tasks, tasks, strict=True):
@@ -285,18 +266,15 @@ class _Asked:
 
     def _options(self, plan_sha256: str) -> Options:
         arguments, log = self._arguments, _log(self._arguments)
-        folder, name = arguments.torch_profile, arguments.plan.stem
         return Options(
             log=log,
             checkpoints=arguments.checkpoints,
             spare=arguments.resume or log.parent / f"{log.stem}.checkpoints",
             resume=arguments.resume,
-            serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,
             plan_sha256=plan_sha256,
-            trace=Trace(folder, name) if folder else None,
             keep_going=arguments.keep_going,
-            stop=tuple(map(stopping.parse, arguments.stop)),
+            stop=arguments.stop_above,
             overwrite=arguments.overwrite,
             tables=arguments.plan,
         )
@@ -309,15 +287,13 @@ def _finished(
 ) -> int:
     """Train, save and report; the exit code."""
     plan, tasks, options = given
-    trace, log = options.trace, _log(arguments)
+    log = _log(arguments)
     with saving.opened(arguments.save, options, plan.tasks) as folder:
         result = train(plan, tasks, options)
         saved = saving.save(folder, plan, result, options) if folder else saving.Saved()
     show = report.to_json if arguments.json else report.table
     errors = [*result.troubles, *saved.errors]
     print(show(plan, result, log, saved.files, errors), flush=True)
-    if trace and not arguments.json:
-        print(f"torch profile: {trace.target}")
     for error in errors:
         console.fail(error, 1)
     return 1 if result.dropped or errors else 0

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 import torch
@@ -79,7 +79,6 @@ def run(
     left = earlier.rest if earlier else plan
     part = others.part if others else Part.whole(left)
     with (
-        options.trace.alone() if options.trace else nullcontext(),
         kept.opened(options, plan.tasks) as checkpoints,
         logfile.opened(options.log, options.overwrite) as log,
         machine(part) as (devices, memory),
@@ -128,8 +127,6 @@ def _replay(
     store: HostStore,
 ) -> Result:
     """Execute the plan and close the log; files that fail last cost nothing that is trained."""
-    if options.trace:
-        options.trace.begin()
     gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
     if replay.whole and replay.interrupted:
@@ -142,7 +139,7 @@ def _replay(
     elif replay.interrupted and not options.checkpoints:
         error += "; nothing is kept: only the first signal lets tasks end their rounds"
     end = _end(error, replay, recorder, store)
-    troubles = _closed(journal, end, options)
+    troubles = _closed(journal, end)
     if replay.interrupted:
         raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
     if error:
@@ -163,19 +160,13 @@ def _replay(
     )
 
 
-def _closed(journal: Journal, end: End, options: Options) -> list[str]:
-    """Close the log and the trace; what went wrong with them."""
-    troubles = []
+def _closed(journal: Journal, end: End) -> list[str]:
+    """Close the log; what went wrong with it."""
     try:
         journal.close(end)
     except LogError as failure:
-        troubles.append(str(failure))
-    try:
-        if options.trace:
-            options.trace.end()
-    except RunError as failure:
-        troubles.append(str(failure))
-    return troubles
+        return [str(failure)]
+    return []
 
 
 def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) -> End:

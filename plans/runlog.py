@@ -92,15 +92,6 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
     at_us: Count
 
 
-class PlaceRecord(Struct, frozen=True, tag="place", tag_field="type"):
-    """A segment of one device began on another one than planned, which had nothing left to do since
-    tasks had ended early."""
-
-    segment: Count
-    device: Count
-    at_us: Count
-
-
 class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
@@ -132,7 +123,6 @@ Line = (
     | CheckpointRecord
     | DropRecord
     | StopRecord
-    | PlaceRecord
     | RestartRecord
     | End
 )
@@ -149,7 +139,6 @@ class RunLog(msgspec.Struct, frozen=True):
     stops: tuple[StopRecord, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
-    places: tuple[PlaceRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -173,7 +162,6 @@ def load(path: str | Path) -> RunLog:
         stops=every(StopRecord),
         evaluations=every(EvaluationRecord),
         restarts=every(RestartRecord),
-        places=every(PlaceRecord),
     )
 
 

@@ -14,7 +14,6 @@ from executor.records.kept import Kept
 from executor.records.logfile import LogFile
 from executor.records.options import Options
 from executor.records.progress import Progress
-from executor.records.stopping import stopped_by
 from executor.replay import Recorder
 from executor.shards import HostTask
 from plans.additions import additions
@@ -61,8 +60,6 @@ class Journal:
             if isinstance(line, DropRecord):
                 tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
         self._progress.show(lines)
-        if self._options.trace:
-            self._options.trace.tick()
 
     def ends(self, signal: str) -> None:
         """Say what happens now, and what a second signal does."""
@@ -78,9 +75,8 @@ class Journal:
             self._checkpoints.keep(task, step, self._note)
 
     def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
-        """The first rule that ends the task here, if one does."""
-        rule = stopped_by(self._options.stop, task, step, loss, val_loss)
-        return rule.text if rule else ""
+        """The rule that ends the task here, if one does."""
+        return self._options.stop(task, step, loss, val_loss) if self._options.stop else ""
 
     def close(self, end: End) -> None:
         """Write the last line and give the log its name; LogError where that fails."""

@@ -105,14 +105,6 @@ def test_a_limit_of_file_sizes_is_known_before_training(
     refused(executor_cli(*RUN, option, "out"), 2, "no file may have more than 5000; raise the")
 
 
-def test_a_torch_profile_is_tried_before_training() -> None:
-    """And nothing is left of that where the run is refused for something else."""
-    project("a", "b")
-    refused(executor_cli(*RUN, "--torch-profile", "n" * 300), 2, "File name too long")
-    refused(executor_cli(*RUN, "--torch-profile", "out", "--save", "work.py"), 2, "cannot be made")
-    assert list(Path("out").iterdir()) == []
-
-
 def test_models_and_checkpoints_lie_apart() -> None:
     """Whatever the folder is called."""
     project("a", "b")
@@ -127,18 +119,6 @@ def test_two_runs_do_not_save_in_one_folder() -> None:
     Path("out").mkdir()
     with outputs.locked(Path("out/.lock"), ""):
         refused(executor_cli(*RUN, "--save", "out"), 2, "give each run a --save of its own")
-
-
-def test_two_runs_do_not_write_one_torch_profile() -> None:
-    """Plans of one name would; those of others may share the folder."""
-    project("a", "b")
-    Path("out").mkdir()
-    with outputs.locked(Path("out/plan.trace.lock"), ""):
-        said = "another run uses it; give each run a --torch-profile of its own"
-        refused(executor_cli(*RUN, "--torch-profile", "out"), 2, said)
-    with outputs.locked(Path("out/other.trace.lock"), ""):
-        succeeded(executor_cli(*RUN, "--torch-profile", "out"))
-    assert [path.name for path in Path("out").iterdir()] == ["plan.trace.json"]
 
 
 def test_a_model_of_more_steps_is_not_written_over() -> None:
@@ -227,22 +207,20 @@ def test_a_model_that_cannot_be_saved_anywhere_is_named(
 
 
 def test_a_log_that_fails_last_costs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a trace; both are said when the models are saved."""
+    """It is said when the models are saved."""
     project("a", "b")
 
     real = LogFile.close
 
     def close(self: LogFile) -> None:
         Path("logs/x.jsonl").mkdir()
-        Path("traces/plan.trace.json").mkdir()
         real(self)
 
     monkeypatch.setattr(LogFile, "close", close)
-    answer = executor_cli(*RUN, "--save", "out", "--torch-profile", "traces")
+    answer = executor_cli(*RUN, "--save", "out")
     assert answer.code == 1
     assert answer.err.splitlines() == [
         "error: logs/x.jsonl: cannot be written: Is a directory; the log is in logs/x.jsonl.part",
-        "error: traces/plan.trace.json: cannot be written: Is a directory",
     ]
     assert_trained("a", "out/a.pt")
     assert_trained("b", "out/b.pt")

@@ -166,12 +166,6 @@ def crossing(mode: Mode) -> Made:
     return case, case.way(((0, 1), (1, 2), (2,), (0,), (1,)), mode)
 
 
-def on_either() -> Made:
-    """Ops that take two devices."""
-    case = sharing("plain")
-    return case, case.way(((0, 1), (0, 1), (1,), (2,), (2,)), KEPT)
-
-
 def one_after_another(feature: str) -> tuple[Made, Made]:
     """Two ways that add alike on other devices, in another order."""
     case = sharing(feature)

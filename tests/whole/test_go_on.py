@@ -21,6 +21,8 @@ from support.same import assert_saved
 from torch import Tensor
 
 import plans
+from executor import run
+from executor.driver import Options
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 
@@ -156,18 +158,27 @@ def test_a_killed_run_goes_on() -> None:
         assert_saved(f"{task.name}.pt", plain)
 
 
+def stopped(name: str, tasks: list[Task], task: str, steps: int, **more: Path) -> None:
+    """Run the plan of this name, which ends this task where it has so many steps."""
+
+    def stop(one: str, step: int, *_: float | None) -> str:
+        return "enough" if one == task and step >= steps else ""
+
+    plan, own = plans.load(f"{name}.json"), {task.name: task for task in tasks}
+    options = Options(log=Path(f"{name}.jsonl"), checkpoints=Path("kept"), stop=stop, **more)
+    run(plan, [own[planned.name] for planned in plan.tasks], options)
+
+
 def test_an_earlier_log_still_counts() -> None:
     """Of two runs of the same tasks the later says how far each task is, the earlier of the rest;
     a resumed run's log says from the beginning where its tasks go on."""
     profile(f"{__file__}:short", "short.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json"))
-    run = ("run", "first.json", "-o", "first.jsonl", "--checkpoints", "kept")
-    succeeded(executor_cli(*run, "--stop", "ended:loss>0@1"))
+    stopped("first", short(), "ended", 1)
     profile(f"{__file__}:long", "long.json")
     build = ("build", "long.json", "-o", "rest.json", "--segment-steps", 2)
     succeeded(planner_cli(*build, "--from", "first.jsonl"))
-    run = ("run", "rest.json", "-o", "rest.jsonl", "--resume", "kept", "--checkpoints", "kept")
-    succeeded(executor_cli(*run, "--stop", "kept:loss>0@5"))
+    stopped("rest", long(), "kept", 5, resume=Path("kept"))
     lines = [(line.task, line.step) for line in runlog.load("rest.jsonl").checkpoints]
     assert set(lines[:2]) == {("kept", 3), ("rough", 3)}
     both = ("--from", "first.jsonl", "--from", "rest.jsonl")

@@ -262,7 +262,7 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
     has the losses, drops, stops and states of a run in one process that went on."""
     monkeypatch.chdir(folder)
     continued(folder)
-    rules = ("--resume", "begun", "--keep-going", "--stop", "c:loss>0@30")
+    rules = ("--resume", "begun", "--keep-going", "--stop-above", "9@30")
     alone = ("run", "rest.json", "-o", "alone.jsonl", *rules, "--save", "of-one")
     assert executor_cli(*alone).code == 1
     (folder / "x.jsonl").unlink(missing_ok=True)
