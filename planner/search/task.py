@@ -24,6 +24,7 @@ from planner.search.starts import Starts
 from planner.shards import PLENTY, Links, Planned, Strategy
 from plans.prediction import Alternative
 from plans.schema import Program
+from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
@@ -99,9 +100,11 @@ class Search:
             short = self._improved(self._by_cuts(effort), effort.limits.search_starts, effort)
             ends = [*self._improved(short, 1, effort), *short]
             ends += self._exchanged(min(ends, key=score), effort)
+        finals = effort.limits.search_finals
         exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
-        made = next(filter(None, exact))
-        return Candidate(made.strategy, (made.program(),), self.tried, effort.left > 0)
+        found = [(made.strategy, made.program()) for made in islice(filter(None, exact), finals)]
+        strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
+        return Candidate(strategy, (program,), self.tried, effort.left > 0)
 
     def _by_cuts(self, effort: Effort) -> list[DeviceRound]:
         """The best plan for each way to cut, of those that can be among the best."""
