@@ -5,7 +5,9 @@ compute         one forward and one backward of every layer, and the norms of it
                 microbatch's way up and down
 fill-and-drain  on several devices, by the size of microbatches: large ones take less time in all,
                 but more for their way up and down, behind which no device fills its time with
-                others if there are few. It holds for all places, replicas and orders
+                others if there are few. It holds for all places, replicas and orders. And no less
+                than compute, links, host and memory of all devices take at once, with single layers
+                as shards and free residency (a linear program)
 phase           on one device, of rounds that take all microbatches of a shard in turn, or those of
                 a block at the top one by one, and whose gradients, where updates wait for norms,
                 wait where they are updated: what a layer needs between its update and its forward,
@@ -19,7 +21,7 @@ from itertools import pairwise
 
 from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
-from planner.lp import Terms, narrowed, scratch_bytes
+from planner.lp import Status, Terms, minimise, narrowed, scratch_bytes, solve
 from planner.processes import each
 from planner.shards import (
     PLENTY,
@@ -30,7 +32,7 @@ from planner.shards import (
     shape_of,
     untied,
 )
-from profiles.schema import Task
+from profiles.schema import Layer, Task
 
 
 def task_bounds(
@@ -90,7 +92,8 @@ def task_bound(
     if devices > 1:
         least = min(map(_apart_us, sizes)), min(map(_way_us, sizes))
         compute = max(-(-least[0] // devices), least[1])
-        fill = min(_fill_us(costs, devices) for costs in sizes)
+        load = _load_us(sizes[0], links, devices * device_bytes, least[0], effort) // devices
+        fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
         return TaskBound({"compute": compute, "fill-and-drain": fill})
     compute = min(costs.least_us for costs in sizes)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes) or 0
@@ -144,3 +147,41 @@ def phase_us(
     ]
     limits = effort.limits
     return narrowed(roots, limits.bound_groups, len(roots) + limits.bound_divisions, effort)
+
+
+def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
+    """Optimum of the layer-level load program, for devices that share links and room.
+
+    stay_l in [0, 1]: the part of layer l that is resident, parameters and state taking memory.
+    Of what does not stay, either the parameters or the state cross the link every round in each
+    direction, at its best rate. device_l >= stay_l: the part updated on the device, the rest on
+    the host.
+    """
+    layers = [layer for layer in costs.layers if layer.grad_bytes]
+    if not layers:
+        return 0
+    model = minimise("load")
+    stay = [model.add_variable(f"stay_{i}", 0, 1) for i in range(len(layers))]
+    period = model.add_variable("period_us", 0)
+    model += period
+    pairs = list(zip(layers, stay, strict=True))
+    device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
+    for here, kept in zip(device, stay, strict=True):
+        model += here >= kept
+    updates = list(zip(layers, device, strict=True))
+    model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
+    model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
+    for rate, grads in ((links.best_h2d, False), (links.best_d2h, True)):
+        crossing = [(_least_bytes(x, grads=grads) * (1e6 / rate), s) for x, s in pairs]
+        model += period >= sum(us * (1 - s) for us, s in crossing)
+    model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
+    if solve(model, seconds=max(1.0, effort.left), seed=effort.seed) is not Status.FOUND:
+        return 0
+    return max(0, int(period.value() - 1e-3))
+
+
+def _least_bytes(layer: Layer, *, grads: bool) -> int:
+    """The least that a layer which does not stay moves: its parameters (or, outwards, gradients),
+    or its state when it is updated on a device that only keeps the parameters."""
+    moved = layer.grad_bytes if grads else layer.param_bytes
+    return min(moved, layer.state_bytes) if layer.state_bytes else moved
