@@ -95,7 +95,7 @@ def one_forward_one_backward(pipeline: Pipeline, places: Places) -> Order:
         return order
     depth = tuple(max(depths[d] for d in place) for place in stages.places)
     schedules = Schedules(stages.pipeline, stages.places, split=False)
-    return stages.order(schedules.order(Rule(depth, (0,) * pipeline.devices, eager=False)))
+    return stages.order(schedules.order(Rule(depth, (0,) * pipeline.devices, eager=True)))
 
 
 def _in_turn(

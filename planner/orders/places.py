@@ -70,8 +70,9 @@ def placed(
 
 def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_Start]:
     """The starts of a search, the shortest first."""
+    lowest = pipeline.limits is None  # within memory a microbatch ends before the next one begins
     rankings = [
-        Tables.of(pipeline, ranking_of(pipeline, parts, eager))
+        Tables.of(pipeline, ranking_of(pipeline, parts, eager, lowest))
         for eager in (True, False)
         for parts in ((False, True) if split else (False,))
     ]

@@ -9,14 +9,16 @@ from planner.orders.passes import Pass, Pipeline
 from planner.orders.timing import NONE, source_of
 
 
-def ranking_of(pipeline: Pipeline, split: bool = False, eager: bool = False) -> list[Pass]:
-    """All passes, the first to be taken first: backwards, then forwards, then gradients of weights,
-    the deepest first. eager: forwards before backwards, the lowest first. split: backwards are I
-    and W wherever there are weights."""
+def ranking_of(
+    pipeline: Pipeline, split: bool = False, eager: bool = False, lowest: bool = False
+) -> list[Pass]:
+    """All passes, the first to be taken first: backwards, then forwards, or, if eager, before them,
+    then gradients of weights, the deepest first. lowest: of forwards the lowest. split: backwards
+    are I and W wherever there are weights."""
     up, each = range(pipeline.shards), range(pipeline.microbatches)
     down = up[::-1]
     halved = [split and any(costs[s].weight for costs in pipeline.costs) for s in up]
-    ways = up if eager else down
+    ways = up if lowest else down
     forwards = [Pass("F", s, m) for s in ways if pipeline.has_forward(s) for m in each]
     backwards = [Pass("I" if halved[s] else "B", s, m) for s in down for m in each]
     weights = [Pass("W", s, m) for s in down if halved[s] for m in each]

@@ -167,9 +167,10 @@ def test_backwards_come_first() -> None:
 
 
 def test_an_eager_ranking_takes_forwards_first() -> None:
-    """One device computes all microbatches of a shard, up and down; by default it comes back."""
+    """One device computes all microbatches of a shard, up and down; by default it comes back at
+    once."""
     pipeline, rows = Pipeline.alike([Cost(1, 1, 1)] * 2, 1, 2), ((0, 0), (0, 0))
-    _, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True))
+    _, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True, lowest=True))
     assert text(order) == ["F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"]
     _, order = ranked_schedule(pipeline, rows)
     assert text(order) == ["F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1"]
