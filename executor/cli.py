@@ -6,16 +6,15 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plans
 import profiles
 from executor import report, run
 from executor.errors import UsageError
-from executor.records import Options, Result, Trace, stopping
+from executor.records import Options, Result, above
 from executor.workload import (
     NO_CACHE,
     Task,
@@ -32,9 +31,6 @@ from profiles import console, lengths
 from profiles.codec import check_target, read_bytes
 from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
-
-if TYPE_CHECKING:
-    from executor.profiling.across import Others
 
 Given = tuple[Plan, Sequence[Task], Options]
 
@@ -53,16 +49,12 @@ _PROFILE_SWITCHES = {
     "--tf32": "let fp32 products round to TF32",
     "--deterministic": "only kernels that repeat their bits",
 }
-_RUN_FOLDERS = {
-    "--torch-profile": "write a trace of torch's profiler there, of the first seconds",
-}
 _RUN_SWITCHES = {
     "--overwrite": "train from the plan's begin and write over the run in the folder",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
     "did",
     "--trust-workload": "take the workload's tasks for those that the plan was made for, whatever "
     "has changed in them",
-    "--serial-copies": "let no two ops of a device overlap",
     "--json": "print the result as JSON",
 }
 
@@ -138,6 +130,8 @@ def _workload(arguments: argparse.Namespace) -> str:
 def _profile(arguments: argparse.Namespace) -> int:
     from executor.profiling import explain, profiler  # slow to load, and `run` does without
 
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UsageError("profile measures in one process; start it without torchrun")
     ref = _workload(arguments)
     if arguments.explain:
         print(explain.explain(ref))
@@ -158,14 +152,8 @@ def _profile(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         lengths=arguments.lengths,
     )
-    with _others() as others:
-        if others and not others.leads:
-            if (code := others.told()) == 0:
-                profiler.assist(options, others)
-                code = others.told()
-            return code
-        tasks, said = load(ref)
-        measured = profiler.measure(ref, tasks, said, options, others)
+    tasks, said = load(ref)
+    measured = profiler.measure(ref, tasks, said, options)
     for task in tasks:
         if task.lengths is not None:
             lengths.save(arguments.output, task.name, lengths_of(task))
@@ -176,15 +164,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     print(profiler.table(measured))
     print(f"profile: {arguments.output}")
     return 0
-
-
-def _others() -> AbstractContextManager["Others | None"]:
-    """The other processes of torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return nullcontext()
-    from executor import processes
-
-    return processes.measuring()
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
@@ -211,15 +190,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "folder of the run: its log, and <task>.pt with the latest state of each task; the same "
     text += "command again goes on from there; default runs/<plan's name>"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
-    _add(parser, _RUN_FOLDERS, type=Path, metavar="DIR")
     _add(parser, _RUN_SWITCHES, action="store_true")
     text = (
         "give up when no op ends for so long; default 60, or 20 times the longest op; of several "
     )
     text += "processes also when one of them is silent for so long, at the start 60 at least"
     parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
-    text = "loss>3.5@200, or task:loss<0.1@200: end a task early, where a segment of it ends"
-    parser.add_argument("--stop", action="append", default=[], metavar="RULE", help=text)
+    text = "like 3.5@200: end each task whose loss is above that, or no number, where a segment of "
+    text += "it ends after so many steps"
+    rule = console.typed(above)
+    parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text)
     parser.set_defaults(command=_run)
 
 
@@ -250,8 +230,6 @@ class _Asked:
         plan = plans.loads(options.plan_file or b"", str(path))
         told(plan, options)
         plans.prove(plan)
-        evaluated = [task.name for task in plan.tasks if task.evaluation]
-        stopping.check(options.stop, [task.name for task in plan.tasks], evaluated)
         tasks = self.tasks(plan.tasks)
         measured = {}
         for planned, task in zip(plan.tasks, tasks, strict=True):
@@ -266,17 +244,14 @@ class _Asked:
     def options(self) -> Options:
         """Its options; the plan's file is read, but not decoded."""
         arguments = self._arguments
-        trace, name = arguments.torch_profile, arguments.plan.stem
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # goes on, whatever it had
         return Options(
             folder=_folder(arguments),
             overwrite=arguments.overwrite and not again,
             plan_file=read_bytes(arguments.plan),
-            serial_copies=arguments.serial_copies,
             stall_seconds=arguments.stall_seconds,
-            trace=Trace(trace, name) if trace else None,
             keep_going=arguments.keep_going,
-            stop=tuple(map(stopping.parse, arguments.stop)),
+            stop=arguments.stop_above,
             tables=arguments.plan,
         )
 
@@ -299,8 +274,6 @@ def _finished(
     result = train(plan, tasks, options)
     show = report.to_json if arguments.json else report.table
     print(show(plan, result, _folder(arguments)), flush=True)
-    if options.trace and not arguments.json:
-        print(f"torch profile: {options.trace.target}")
     for error in result.troubles:
         console.fail(error, 1)
     return 1 if result.dropped or result.troubles else 0

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Literal, Protocol
 
 import torch
@@ -69,7 +69,6 @@ def run(
     left = earlier.rest if earlier else plan
     part = others.part if others else Part.whole(left)
     with (
-        options.trace.alone() if options.trace else nullcontext(),
         folder.opened(options, plan) as files,
         machine(part) as (devices, memory),
     ):
@@ -107,14 +106,12 @@ def _replay(
     store: HostStore,
 ) -> Result:
     """Execute the plan and close the log; files that fail last cost nothing that is trained."""
-    if options.trace:
-        options.trace.begin()
     gc.freeze()  # what was made since `machine`, too: a segment makes enough for a pass over it
     error = replay.execute()
     if replay.interrupted and options.folder:
         error += "; the same command goes on from the states that are kept"
     end = _end(error, replay, recorder, store)
-    troubles = _closed(journal, end, options)
+    troubles = _closed(journal, end)
     if replay.interrupted:
         raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
     if error:
@@ -135,19 +132,13 @@ def _replay(
     )
 
 
-def _closed(journal: Journal, end: End, options: Options) -> list[str]:
-    """Close the log and the trace; what went wrong with them."""
-    troubles = []
+def _closed(journal: Journal, end: End) -> list[str]:
+    """Close the log; what went wrong with it."""
     try:
         journal.close(end)
     except LogError as failure:
-        troubles.append(str(failure))
-    try:
-        if options.trace:
-            options.trace.end()
-    except RunError as failure:
-        troubles.append(str(failure))
-    return troubles
+        return [str(failure)]
+    return []
 
 
 def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) -> End:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,7 +21,6 @@ from executor import distributed, run
 from executor.conducting import patience_s
 from executor.cutting import left_out, planned
 from executor.errors import ProcessError, UsageError, exit_code_of
-from executor.profiling import across
 from executor.records import Options, Result, again, checkpoint
 from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
@@ -106,17 +105,6 @@ def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
         if isinstance(error, distributed.AbsentError) and error.teller == world.rank:
             console.fail(f"process {world.rank}: {error}", error.exit_code)
         return exit_code_of(error)  # process 0 says it
-
-
-def measuring() -> AbstractContextManager[across.Others | None]:
-    """The processes that torchrun has started, for a profile; None for one alone."""
-    world = distributed.world()
-    if world is None:
-        return nullcontext()
-
-    with closing(distributed.meet(world, _LIMIT_S)) as board:
-        distributed.grouped(board)
-    return across.others(world.size // world.nodes)
 
 
 def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int]) -> int:

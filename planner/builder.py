@@ -85,8 +85,8 @@ def build(
         for task, one in zip(plan.tasks, chosen, strict=True):
             if one.packed:
                 samples.copy(one.packed.table, samples.table_path(output, task.name))
-            if one.packed and (judging := one.packed.judging):
-                samples.copy(judging.table, samples.table_path(output, held_out(task.name)))
+            if one.packed and (evaluations := one.packed.evaluations):
+                samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
     return plan
 
 
@@ -101,7 +101,7 @@ def _fitted(
         try:
             return _built(problem, policy, effort, jobs, parts, tables)
         except Infeasible as error:
-            failure = too_small(error, problem.kept)
+            failure = too_small(error, {n: problem.microbatch[n] for n in problem.additions})
             if error.resource != "host":
                 break
     raise failure
@@ -118,8 +118,7 @@ def _built(
     """The same where tasks divide the host memory that is left into so many parts."""
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
-    alike = {name: problem.additions.get(name, ()) for name in problem.kept}
-    search = partial(best, order=problem.order, alike=alike)
+    search = partial(best, order=problem.order, alike=problem.additions)
     if problem.layout:
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)
@@ -249,12 +248,12 @@ def _task(problem: Problem, one: Candidate) -> Task:
     costs = one.strategy.costs
     name, before = costs.task.name, problem.microbatch.get(costs.task.name, 0)
     task = planned_task(one.strategy)
-    if one.packed and (judging := one.packed.judging):
+    if one.packed and (evaluations := one.packed.evaluations):
         assert task.evaluation
         task = structs.replace(
             task,
-            evaluation=structs.replace(task.evaluation, batches=judging.rounds),
-            evaluation_lengths=judging.lengths,
+            evaluation=structs.replace(task.evaluation, batches=evaluations.rounds),
+            evaluation_lengths=evaluations.lengths,
             microbatches=max(task.microbatches, *(len(p.tokens) for p in one.evaluates if p)),
         )
     return structs.replace(

@@ -69,7 +69,7 @@ def _by_guesses(
     """Run those of the searches on one device, and of the `wide` ones, whose guesses would be
     taken, until what was found ends about as soon."""
     names = [task.name for task in problem.tasks]
-    one = [Wide(name, 0, 1) for name in names if name not in problem.additions]
+    one = [Wide(name, 0, 1) for name in names if not problem.additions.get(name)]
     guesses = list(_guesses(problem, alone, [*one, *wide]))
     while True:
         guesses = [guess for guess in guesses if not searches.known(guess.of)]
@@ -199,8 +199,8 @@ def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wi
         long = (min(mine.values()) - soon) * limits.wide_near > -soon
         for at, us in mine.items():
             widths = _widths(problem.kinds[at])
-            if task.name in problem.additions:  # on as many as its replicas go into
-                team = max(teams_of(task, problem.additions[task.name]))
+            if sums := problem.additions.get(task.name):  # on as many as its replicas go into
+                team = max(teams_of(task, sums))
                 widths = sorted({*widths, problem.kinds[at].count // team * team} - {0, 1})
             elif late and (long or least[at] < us or (few and 2 * us > soon)):
                 enough = next((n for n, k in enumerate(widths) if us <= k * soon), len(widths))

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from planner.builder import build
-from planner.curves import KNEE, Line, Outcome, Row, Sweep
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
+from planner.sweep_table import KNEE, Line, Outcome, Row, Sweep
 from plans.ops import Stream
 from plans.schema import Plan
-from plans.timing import device_times, kind_rounds, kinds_of, longest, rounds_us, step_us
+from plans.timing import busy_us, device_times, kind_rounds, kinds_of, longest, rounds_us, step_us
 from profiles.codec import align
 from profiles.schema import Profile, Task
 
@@ -151,8 +151,8 @@ def bottleneck(plan: Plan) -> tuple[str, float]:
     longest, and for which share of its steady time."""
     program, busy = longest(plan), Counter[Stream]()
     for kind, rounds in zip(kinds_of(program), kind_rounds(plan, program), strict=True):
-        for op in kind.ops:
-            busy[op.queue] += rounds * op.us
+        for stream, us in busy_us(kind.ops).items():
+            busy[stream] += rounds * us
     own = [segment for segment in plan.segments if segment.program == program.name]
     stream, us = busy.most_common(1)[0]
     return str(stream.lane), us / max(1, sum(rounds_us(program, segment) for segment in own))

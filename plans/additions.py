@@ -5,9 +5,8 @@ its microbatches one after the other, and R adds these sums. Another order may g
 """
 
 from collections.abc import Iterator, Sequence
-from graphlib import TopologicalSorter
-from itertools import pairwise
 
+from plans.graph import in_order
 from plans.ops import COPIES, GRADIENTS, OpKind
 from plans.schema import Op, Plan, Program
 from profiles.schema import Count, Positive, Struct
@@ -57,7 +56,7 @@ def added(program: Program, task: str, layers: Sequence[tuple[int, int]]) -> Add
 def sums_found(ops: Sequence[Op], task: str) -> Iterator[tuple[Op, str]]:
     """The norms and updates of a task in a sound round, each with the sum that it finds."""
     held: dict[str, str] = {}  # by buffer
-    for op in _in_order(ops):
+    for op in in_order(ops):
         name, source = op.name, op.reads.get("grad", "")
         if name.task != task:
             continue
@@ -82,15 +81,3 @@ def both(low: str, high: str) -> str:
 def _first(text: str) -> int:
     """The first microbatch of a sum."""
     return int(text.lstrip("(").partition(")")[0].partition("+")[0])
-
-
-def _in_order(ops: Sequence[Op]) -> Iterator[Op]:
-    """The ops of a round, each after those that it waits for."""
-    by, streams = {op.id: op for op in ops}, dict[str, list[str]]()
-    graph = {op.id: {one for one in op.after if one in by} for op in ops}
-    for op in ops:
-        streams.setdefault(op.stream, []).append(op.id)
-    for line in streams.values():
-        for before, behind in pairwise(line):
-            graph[behind].add(before)
-    return (by[one] for one in TopologicalSorter(graph).static_order())

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -21,9 +21,8 @@ class Header(Struct, frozen=True, kw_only=True, tag="header", tag_field="type"):
     plan_sha256: Sha256
     started: str  # ISO 8601
     devices: tuple[str, ...]
-    emulated: bool
     software: dict[str, str] = {}
-    microbatch: dict[str, Positive] = {}  # of each task
+    microbatch: dict[str, Positive]  # of each task
     earlier_microbatch: dict[str, Positive] = {}  # of tasks that go on with another than they had
     additions: dict[str, Additions] = {}  # of tasks of which several devices train a layer
     reordered: dict[str, Positive] = {}  # of tasks whose samples do not come in their own order
@@ -91,15 +90,6 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
     at_us: Count
 
 
-class PlaceRecord(Struct, frozen=True, tag="place", tag_field="type"):
-    """A segment of one device began on another one than planned, which had nothing left to do since
-    tasks had ended early."""
-
-    segment: Count
-    device: Count
-    at_us: Count
-
-
 class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
@@ -131,10 +121,10 @@ Line = (
     | CheckpointRecord
     | DropRecord
     | StopRecord
-    | PlaceRecord
     | RestartRecord
     | End
 )
+L = TypeVar("L")
 
 
 class RunLog(msgspec.Struct, frozen=True):
@@ -147,7 +137,6 @@ class RunLog(msgspec.Struct, frozen=True):
     stops: tuple[StopRecord, ...] = ()
     evaluations: tuple[EvaluationRecord, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
-    places: tuple[PlaceRecord, ...] = ()
 
 
 def encode(lines: Iterable[Line]) -> bytes:
@@ -167,18 +156,20 @@ def load(path: str | Path) -> RunLog:
     """The log in `path`, a run's folder or a log itself; FormatError with the line number
     otherwise."""
     header, lines = read(path)
-    ends = [line for line in lines if isinstance(line, End)]
+
+    def every(kind: type[L]) -> tuple[L, ...]:
+        return tuple(line for line in lines if isinstance(line, kind))
+
     return RunLog(
         header=header,
-        ops=tuple(line for line in lines if isinstance(line, OpRecord)),
-        steps=tuple(line for line in lines if isinstance(line, StepRecord)),
-        checkpoints=tuple(line for line in lines if isinstance(line, CheckpointRecord)),
-        end=ends[-1] if ends else None,
-        drops=tuple(line for line in lines if isinstance(line, DropRecord)),
-        stops=tuple(line for line in lines if isinstance(line, StopRecord)),
-        evaluations=tuple(line for line in lines if isinstance(line, EvaluationRecord)),
-        restarts=tuple(line for line in lines if isinstance(line, RestartRecord)),
-        places=tuple(line for line in lines if isinstance(line, PlaceRecord)),
+        ops=every(OpRecord),
+        steps=every(StepRecord),
+        end=next(iter(every(End)[-1:]), None),
+        checkpoints=every(CheckpointRecord),
+        drops=every(DropRecord),
+        stops=every(StopRecord),
+        evaluations=every(EvaluationRecord),
+        restarts=every(RestartRecord),
     )
 
 

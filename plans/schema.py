@@ -210,6 +210,11 @@ class Memory(Struct, frozen=True):
     slab_bytes: Count
     reserve_bytes: Count
 
+    @property
+    def bytes(self) -> int:
+        """Both together: the peak of the device."""
+        return self.slab_bytes + self.reserve_bytes
+
 
 class RoundKind(Struct, frozen=True):
     """Another kind of round of a program: its ops, and the most tokens of each microbatch."""

@@ -49,12 +49,11 @@ def happened(plan: Plan, log: RunLog) -> Iterator[OpBar]:
     FormatError when the log names an op, round or segment that the plan does not have.
     """
     known: list[list[dict[str, tuple[Op, str]]]] = []  # by segment and kind of round
-    places = {place.segment: (place.device,) for place in log.places}
-    for index, segment in enumerate(plan.segments):
-        program, devices = plan.program(segment.program), places.get(index, segment.devices)
+    for segment in plan.segments:
+        program = plan.program(segment.program)
         every = [(*program.enter, *one.ops, *program.leave) for one in kinds_of(program)]
         known.append(
-            [{op.id: (op, plan_stream(op.stream, devices)) for op in ops} for ops in every]
+            [{op.id: (op, plan_stream(op.stream, segment.devices)) for op in ops} for ops in every]
         )
     kinds = [RoundKinds(segment) for segment in plan.segments]
     for record in log.ops:

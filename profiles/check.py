@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from typing import get_args
 
 from profiles.codec import ALIGNMENT
-from profiles.curves import FEWEST, OPS
+from profiles.curves import FEWEST
 from profiles.findings import Findings
 from profiles.schema import Layer, LinkKind, Profile, Task, Time
 
-_PARTS = ("backward_input", "backward_weight", "left_bytes")
-_TOGETHER = (_PARTS, ("kept_grad_bytes", "input_peak_bytes"))  # missing in older profiles
+_PARTS = (
+    *("backward_input", "backward_weight"),
+    *("left_bytes", "kept_grad_bytes", "input_peak_bytes"),
+)
 _COSTS = (
     *("forward", "backward", "recompute_backward", "pack_backward", "unpack_backward"),
     *_PARTS[:2],
@@ -77,15 +79,12 @@ def _task(task: Task) -> Iterator[str]:
 
 
 def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
-    """A task with lengths is measured at enough of them, and has curves of all that was."""
+    """A task with lengths is measured at enough of them."""
     said, judged = task.lengths, task.evaluation_lengths
     if (judged is not None) != (said is not None and task.evaluation is not None):
         what = "" if judged else "no "
         yield f"{task.name}: there are {what}lengths of samples to evaluate it on"
     if said is None:
-        fitted = [layer.name for layer in task.layers if layer.curves]
-        if fitted:
-            yield f"{task.name}: layer {fitted[0]} has curves, but the task has no lengths"
         return
     if len(sizes) < FEWEST or all(size % ALIGNMENT for size in sizes):
         yield (
@@ -99,14 +98,6 @@ def _lengths(task: Task, sizes: list[int]) -> Iterator[str]:
             yield (
                 f"{task.name}: {one.samples} lengths of at most {one.longest} cannot have "
                 f"{one.tokens} tokens together"
-            )
-    for index, layer in enumerate(task.layers):
-        measured = [op for op in OPS if all(getattr(c, op) for c in layer.costs)]
-        if [curve.op for curve in layer.curves] != measured:
-            yield (
-                f"{task.name}.layers[{index}] {layer.name}: has curves of "
-                f"{', '.join(c.op for c in layer.curves) or 'nothing'}, expected of "
-                f"{', '.join(measured)}"
             )
 
 
@@ -131,13 +122,11 @@ def _layer(where: str, layer: Layer, sizes: list[int]) -> Iterator[str]:
     times = {name: getattr(layer, name) for name in ("update_device", "update_host", "norm")}
     for cost in layer.costs:
         times |= {f"{name} at {cost.microbatch}": getattr(cost, name) for name in _COSTS}
-        for names in _TOGETHER:
-            there = [getattr(cost, name) is not None for name in names]
-            if any(there) and not all(there):
-                yield (
-                    f"{where}: of {', '.join(names[:-1])} and {names[-1]} at {cost.microbatch} "
-                    "some are there, expected all or none"
-                )
+        if len({getattr(cost, name) is None for name in _PARTS}) > 1:
+            yield (
+                f"{where}: of {', '.join(_PARTS)} at {cost.microbatch} some are there, expected "
+                "all or none"
+            )
     for name, time in times.items():
         if time:
             yield from _time(f"{where}: {name}", time)

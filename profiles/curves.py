@@ -1,15 +1,14 @@
 """Times over tokens: a s^2 + b s + c, fitted to what was measured, and taken at other lengths."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import product
-from typing import get_args
+from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from profiles.schema import Curve, CurveOp, LayerCost
-from profiles.units import LARGEST
+from profiles.schema import LayerCost
 
 FEWEST = 4
 """A curve is fitted to so many lengths or more, one more than it has coefficients."""
@@ -28,9 +27,33 @@ NO_FASTER = (
 )
 """Bytes of which some may be the same at any number of tokens."""
 
-OPS: tuple[CurveOp, ...] = get_args(CurveOp)
+OPS = (
+    "forward",
+    "recompute_backward",
+    "backward",
+    "pack_backward",
+    "unpack_backward",
+    "backward_input",
+    "backward_weight",
+)
+"""The fields of `LayerCost` whose medians curves fit."""
+
 _UNITS = (10**9, 10**6, 10**3)  # of square_fs, linear_ps and fixed_ns in a µs
 _FS = 10**9  # in a µs
+
+
+class Curve(NamedTuple):
+    """The time of one kind of op over s tokens, of one sequence:
+
+        square_fs s^2 / 1e9 + linear_ps s / 1e6 + fixed_ns / 1e3    us
+
+    off_ppm: the most by which it is off at a measured length, in millionths of that time."""
+
+    op: str
+    square_fs: int
+    linear_ps: int
+    fixed_ns: int
+    off_ppm: int
 
 
 def us(curve: Curve, tokens: int, squares: int) -> int:
@@ -39,19 +62,20 @@ def us(curve: Curve, tokens: int, squares: int) -> int:
     return (fs + _FS // 2) // _FS
 
 
-def fit(op: CurveOp, medians: Mapping[int, int]) -> Curve:
+def fit(op: str, medians: Mapping[int, int]) -> Curve:
     """The curve nearest to medians in µs by tokens of one sequence, where each counts by its own
     size: least squares of relative errors, no coefficient below 0."""
     lengths = np.array(list(medians), float)
     times = np.maximum(1.0, np.array(list(medians.values()), float))
     rows = np.stack([lengths**2, lengths, np.ones_like(lengths)], axis=1) / times[:, None]
     found = zip(_least(rows), _UNITS, strict=True)
-    square, linear, fixed = (min(round(x * unit), LARGEST) for x, unit in found)
+    square, linear, fixed = (round(x * unit) for x, unit in found)
     curve = Curve(op, square, linear, fixed, off_ppm=0)
     off = [abs(us(curve, n, n * n) - t) / max(1, t) for n, t in medians.items()]
-    return replace(curve, off_ppm=min(round(max(off) * 10**6), LARGEST))
+    return curve._replace(off_ppm=round(max(off) * 10**6))
 
 
+@lru_cache(maxsize=1 << 12)
 def curves_of(costs: tuple[LayerCost, ...]) -> tuple[Curve, ...]:
     """The curves of a layer: of each kind of op that was measured at all of these sizes."""
     found: list[Curve] = []

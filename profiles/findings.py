@@ -5,12 +5,13 @@ times is refused as lightly as one that breaks it once.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST = 100
 """So many violations of a kind are listed."""
 
 _LONGEST = 2000  # characters of a line
+_FEW = 6  # items of a list that are all named
 
 
 class Findings:
@@ -44,6 +45,13 @@ class Findings:
         """All that are listed, then how many more of each kind there are."""
         more = (f"{kind}: {count} more like these" for kind, count in self._more.items())
         return [*self._lines, *more]
+
+
+def few(items: Sequence[object]) -> str:
+    """A list in messages, however long it is."""
+    if len(items) <= _FEW:
+        return ", ".join(map(str, items)) or "none"
+    return f"{', '.join(map(str, items[:3]))}, ... {items[-1]} ({len(items)} of them)"
 
 
 def _one_line(text: str) -> str:

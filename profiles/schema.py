@@ -151,32 +151,6 @@ class Cut(Struct, frozen=True):
     versions: str = ""
 
 
-CurveOp = Literal[
-    "forward",
-    "recompute_backward",
-    "backward",
-    "pack_backward",
-    "unpack_backward",
-    "backward_input",
-    "backward_weight",
-]
-
-
-class Curve(Struct, frozen=True):
-    """The time of one kind of op over s tokens, of one sequence:
-
-        square_fs s^2 / 1e9 + linear_ps s / 1e6 + fixed_ns / 1e3    us
-
-    op: the field of `LayerCost` whose medians it fits. off_ppm: the most by which it is off at a
-    measured length, in millionths of that time."""
-
-    op: CurveOp
-    square_fs: Count
-    linear_ps: Count
-    fixed_ns: Count
-    off_ppm: Count
-
-
 class LayerCost(Struct, frozen=True):
     """One layer at one microbatch size. Byte counts are of tensors beside the slab.
 
@@ -237,7 +211,6 @@ class Layer(Struct, frozen=True, kw_only=True):
     norm_peak_bytes: Count = 0
     in_turn: bool = False
     costs: Annotated[tuple[LayerCost, ...], msgspec.Meta(min_length=1)]
-    curves: tuple[Curve, ...] = ()  # of a task with lengths
 
 
 class BatchCost(Struct, frozen=True):

@@ -4,14 +4,11 @@ With `keep_going` it drops the tasks that fail and goes on with the rest of the 
 """
 
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Protocol
-
-from msgspec.structs import replace
 
 from executor.conducting.turns import Turns
 from executor.conducting.watch import Watch, running
@@ -34,8 +31,7 @@ from executor.replay import (
 from executor.shards import HostStore, places_of
 from plans.order import due_of, waiting
 from plans.part import Part
-from plans.runlog import DropRecord, PlaceRecord, StopRecord
-from plans.schema import Device as PlanDevice
+from plans.runlog import DropRecord, StopRecord
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -80,9 +76,7 @@ class Conductor:
         self._noted: deque[Failure] = deque()  # whose tasks are to be dropped
         self._seen: set[str] = set()  # programs
         self._active: dict[int, Activity] = {}
-        self._watch = Watch(plan, settings, self._turns)
-        self._slabs = part.slabs
-        self._placed: dict[int, int] = {}  # segments on another device than planned
+        self._watch = Watch(plan, settings)
         self._signal = 0  # the one that is to end it where states are whole
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
@@ -93,8 +87,7 @@ class Conductor:
         self.places = places_of(devices)
         source, told = next(iter(devices.values())).source, (self._step, recorder.evaluation)
         self._tasks = task_states(part, store.tasks, source, settings.tables, *told, alone=not team)
-        locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
-        shared = recorder, self._halt, settings, self._failed, locks, team
+        shared = recorder, self._halt, settings, self._failed, team
         self._setup = Setup(part, programs_of(part), self.places, self._tasks, store, *shared)
 
     @property
@@ -157,33 +150,13 @@ class Conductor:
                 raise RunError(self._recorder.failure)
             if self._team:
                 self._team.check()
-            for failure in self._watch.look(self._active):
-                self._failed(failure)
+            if stall := self._watch.look(self._active):
+                self._halt.fail(stall)
             self._drop(ended)
             if self._halt.failure:
                 return
             for index in ended:
                 self._retire(index)
-            if ended and (self.stopped or self.dropped):
-                self._spread()
-
-    def _spread(self) -> None:
-        """Let what is left begin on devices that tasks which ended early have left free."""
-        if self._team or self._swaps or self.whole:
-            return
-        found = self._turns.spread(self.places, self._fits)
-        self._placed |= found
-        for index, device in found.items():
-            self._recorder.note(PlaceRecord(index, device, self._recorder.now()))
-
-    def _fits(self, index: int, device: int) -> bool:
-        """True if a segment can run on that device as on its own: it is alike, and its slab and
-        what it has beside hold the program's."""
-        segment, slab = self._plan.segments[index], self._slabs[device]
-        memory = self._plan.program(segment.program).memory[0]
-        own, other = (self._plan.devices[n] for n in (segment.devices[0], device))
-        room = memory.slab_bytes <= slab <= other.budget_bytes - memory.reserve_bytes
-        return room and _model(own) == _model(other)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note a signal to end, which may come anywhere in the main thread."""
@@ -229,8 +202,6 @@ class Conductor:
         metered = segment.program not in self._seen
         made: SegmentRun | None = None
         if self._part.runs(segment):
-            if index in self._placed:
-                segment = replace(segment, devices=(self._placed[index],))
             made = SegmentRun(index, segment, self._setup, metered=metered)
         self._seen.add(segment.program)
         self._recorder.latest[index] = time.perf_counter()
@@ -337,8 +308,3 @@ class Conductor:
         now = self._recorder.now()
         self.dropped[name] = DropRecord(name, step, failure.op, failure.text, now)
         self._recorder.note(self.dropped[name])
-
-
-def _model(device: PlanDevice) -> PlanDevice:
-    """A device without what tells it from those of its kind."""
-    return replace(device, name=device.name.rstrip("0123456789"))

@@ -1,53 +1,28 @@
-"""Stalls: segments in which nothing ends for too long, and what waits for them."""
+"""Stalls: no op ends for too long."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from executor.conducting.turns import Turns
-from executor.replay import Activity, Failure, Settings
+from executor.replay import Activity, Settings
 from plans.schema import Plan
 
 
 class Watch:
-    """Looks for stalls in segments.
+    """Looks whether any op ends in the segments under way."""
 
-    Where a failure ends the run, the run is stalled when no op ends in any of them. With
-    `keep_going` each counts alone: a silent one fails and is stopped; one that is silent as long
-    again is lost, and the tasks fail that need what its ops may still use.
-    """
-
-    def __init__(self, plan: Plan, settings: Settings, turns: Turns) -> None:
-        self.lost: dict[int, Activity] = {}  # stopped, and some op does not return
+    def __init__(self, plan: Plan, settings: Settings) -> None:
         self._limit_s = patience_s(plan, settings)
-        self._keep_going = settings.keep_going
-        self._turns = turns
-        self._failed: dict[int, float] = {}  # when one was found silent
 
-    def look(self, active: dict[int, Activity]) -> Iterator[Failure]:
-        """The failures by silence. Who is lost leaves `active`."""
-        now = time.perf_counter()
+    def look(self, active: Mapping[int, Activity]) -> str:
+        """The trouble with segments in none of which an op has ended for too long, if so."""
         # One that has ended waits only for this thread, which may have been writing.
-        latest = {index: one.latest for index, one in active.items() if not one.ended}
-        silence = now - max(latest.values(), default=now)
-        if silence > self._limit_s and not self._keep_going:
-            yield Failure((), self._stalled(silence, state(active)), fatal=True)
-            return
-        for index, at in latest.items():
-            if self._keep_going and now - max(at, self._failed.get(index, at)) > self._limit_s:
-                text = self._stalled(now - at, "; ".join(active[index].states()))
-                if failure := active[index].stuck(text):
-                    self._failed[index] = now
-                    yield failure
-                else:
-                    self.lost[index] = active.pop(index)
-        for index in self._turns.blocked(self.lost) if self.lost else ():
-            name, held = self._turns.names[index], state(self.lost)
-            text = f"{name} waits for ops of a dropped task that do not return: {held}"
-            yield Failure(self._turns.tasks[index], text)
-
-    def _stalled(self, silence: float, state: str) -> str:
+        latest = [one.latest for one in active.values() if not one.ended]
+        now = time.perf_counter()
+        silence = now - max(latest, default=now)
+        if silence <= self._limit_s:
+            return ""
         return (
-            f"no op ended for {silence:.1f} s, the limit is {self._limit_s:g}: {state}; "
+            f"no op ended for {silence:.1f} s, the limit is {self._limit_s:g}: {state(active)}; "
             "raise --stall-seconds if it is only slow"
         )
 

@@ -2,7 +2,6 @@
 crosses."""
 
 from executor.distributed.launch import Met, connected, divisible, follow, goodbye, lead
-from executor.distributed.links import grouped
 from executor.distributed.meeting import AbsentError, Board, meet
 from executor.distributed.world import World, world
 
@@ -15,7 +14,6 @@ __all__ = [
     "divisible",
     "follow",
     "goodbye",
-    "grouped",
     "lead",
     "meet",
     "world",

@@ -128,10 +128,6 @@ class Lead(Peers):
             if one := self._segments.get(message.segment):
                 one.hear(rank, message)
 
-    def tasks(self, index: int) -> tuple[str, ...]:
-        """The tasks of a segment."""
-        return self._plan.trained(self._plan.segments[index])
-
 
 class LedSegment(Activity):
     """A segment that several processes replay; `own` is what this one does of it."""
@@ -216,14 +212,6 @@ class LedSegment(Activity):
         for rank, said in self._lines.items():
             lines += [f"{line} (process {rank})" for line in said]
         return lines + [f"process {rank} does not answer" for rank in sorted(silent)]
-
-    def stuck(self, text: str) -> Failure | None:
-        if self.stopped:
-            return None
-        own = self._own.stuck(text) if self._own else None
-        if own and own.op:
-            return own
-        return Failure(self._lead.tasks(self._index), text)
 
     def close(self) -> None:
         for known in self._states:

@@ -1,6 +1,5 @@
 """The other processes: each replays its part of the segments that the lead begins."""
 
-import threading
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -76,8 +75,7 @@ class Worker:
         for name, task in self._tasks.items():
             for evaluates in (False, True):
                 task.feed(evaluates=evaluates).told = self._told(name, evaluates)
-        locks = {n: threading.Lock() for n in devices} if settings.serial_copies else {}
-        shared = recorder, self._halt, settings, self._failed, locks, peers
+        shared = recorder, self._halt, settings, self._failed, peers
         self._tick_s = settings.limits.tick_s
         self._setup = Setup(part, programs_of(part), self._places, self._tasks, store, *shared)
 

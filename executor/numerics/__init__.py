@@ -26,7 +26,6 @@ from executor.numerics.rng import (
     Row,
     Source,
     TaskRng,
-    UnattributedDraw,
     no_draws,
 )
 from executor.numerics.same_draws import SameDraws
@@ -76,7 +75,6 @@ __all__ = [
     "Spec",
     "TaskRng",
     "TensorPlace",
-    "UnattributedDraw",
     "Value",
     "Views",
     "computing",

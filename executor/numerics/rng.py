@@ -36,11 +36,6 @@ class DrawError(RunError):
     """A layer draws random numbers in a way that cannot be reproduced."""
 
 
-class UnattributedDraw(DrawError):
-    """The generator that all devices draw from was moved, and it is not known by which op: it was
-    seen by the next one that looked."""
-
-
 class Source(Protocol):
     """A default generator that layers draw from. `shared`: by all devices of the process."""
 
@@ -296,28 +291,19 @@ class OwnRandomness(OpMode):
 
 
 class Guard:
-    """Notices draws from a default generator that nothing lent accounts for.
+    """Notices draws from a default generator that nothing lent accounts for."""
 
-    `alone`: no other device draws from it; after a complaint it is put back to where it was.
-    """
-
-    def __init__(self, source: Source | None = None, alone: bool = True) -> None:
+    def __init__(self, source: Source | None = None) -> None:
         self._source = source or CpuSource()
-        self._alone = alone
         self._parked = self._source.get()
 
     def check(self) -> None:
-        """DrawError when somebody drew since the last check; unattributed when others may have."""
+        """DrawError when somebody drew since the last check."""
         with _GENERATOR:
             now = self._source.get()
-        if torch.equal(now, self._parked):
-            return
-        text = (
-            "it, or something beside it, drew random numbers or set a seed although the plan knows "
-            f"of none: {_told(self._source, self._parked, now)} draws instead of 0; profile again"
-        )
-        if not self._alone:
-            why = "all devices draw from one generator, so no task can go on"
-            raise UnattributedDraw(f"{text}; {why}")
-        self._source.set(self._parked)
-        raise DrawError(text)
+        if not torch.equal(now, self._parked):
+            drawn = _told(self._source, self._parked, now)
+            raise DrawError(
+                "it, or something beside it, drew random numbers or set a seed although the plan "
+                f"knows of none: {drawn} draws instead of 0; profile again"
+            )

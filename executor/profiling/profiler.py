@@ -8,11 +8,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from tqdm import tqdm
@@ -20,7 +18,6 @@ from tqdm import tqdm
 from executor.cutting import left_out
 from executor.devices import (
     Device,
-    HostMemory,
     apply,
     describe,
     first_gpu,
@@ -41,6 +38,7 @@ from executor.profiling.layer import Lab
 from executor.workload import Task, load
 from plans.schema import Device as DeviceSpec
 from profiles import console, schema
+from profiles.curves import curves_of
 from profiles.units import LARGEST, show_bytes, show_us
 
 HOST_SHARE = 0.8  # of the memory that is available now
@@ -71,28 +69,15 @@ class Options:
     lengths: tuple[int, ...] = ()
 
 
-class Team(Protocol):
-    """Other processes, of which some have a link with this one."""
-
-    kinds: Collection[str]  # of these links
-
-    def links(self, device: Device, memory: HostMemory, samples: int) -> Sequence[schema.Link]:
-        """The links, measured in all processes at once."""
-
-
-def profile(ref: str, options: Options, team: Team | None = None) -> schema.Profile:
-    """Measure all layers of the workload `ref`; WorkloadError for one that cannot be cut. Sends are
-    measured to other processes, if there are some."""
+def profile(ref: str, options: Options) -> schema.Profile:
+    """Measure all layers of the workload `ref`; WorkloadError for one that cannot be
+    cut."""
     tasks, said = load(ref)
-    return measure(ref, tasks, said, options, team)
+    return measure(ref, tasks, said, options)
 
 
 def measure(
-    ref: str,
-    tasks: Sequence[Task],
-    said: Mapping[str, str],
-    options: Options,
-    team: Team | None = None,
+    ref: str, tasks: Sequence[Task], said: Mapping[str, str], options: Options
 ) -> schema.Profile:
     """The same for a workload that is loaded, whose tasks have these fingerprints."""
     _check(options)
@@ -101,7 +86,7 @@ def measure(
     apply(options.numerics)
     threads = torch.get_num_threads()
     spec = _spec(options)
-    specs = [spec] * (1 if team and "p2p" in team.kinds else _opened(options))
+    specs = [spec] * _opened(options)
     opened, memory = open_devices(specs, [_SLAB] * len(specs)), host_memory([spec])
     device, peer = opened[0], opened[1] if len(opened) > 1 else None
     try:
@@ -114,7 +99,6 @@ def measure(
             links = link_profiler.links(
                 device, memory, lab.samples, lab.slowdown, casts=casts, peer=peer
             )
-            links += tuple(team.links(device, memory, lab.samples)) if team else ()
             bar.set_description("disk")
             disk = link_profiler.disk_rates(options.disk, memory) if options.disk else None
             measured = tuple(
@@ -133,17 +117,6 @@ def measure(
         tasks=measured,
         provenance=provenance,
     )
-
-
-def assist(options: Options, team: Team) -> None:
-    """Take part in what another process measures, with the device of this one."""
-    spec = _spec(options)
-    with ExitStack() as stack:
-        number = int(os.environ["LOCAL_RANK"])
-        (device,), memory = open_devices([spec], [_SLAB], first=number), host_memory([spec])
-        stack.callback(device.close)
-        stack.callback(memory.close)
-        team.links(device, memory, options.samples)
 
 
 def _spec(options: Options) -> DeviceSpec:
@@ -211,7 +184,7 @@ def table(measured: schema.Profile) -> str:
 def _told(task: schema.Task, lengths: schema.Lengths) -> str:
     """The lengths of a task, where it was measured, and how well its curves fit, in words."""
     sizes = ", ".join(str(cost.microbatch) for cost in task.layers[0].costs)
-    off = max(curve.off_ppm for layer in task.layers for curve in layer.curves)
+    off = max(curve.off_ppm for layer in task.layers for curve in curves_of(layer.costs))
     return (
         f"{task.name}: {lengths.samples} samples of {lengths.longest} tokens at most; measured at "
         f"{sizes}; curves are off by {off / 10**4:.1f} % at most"

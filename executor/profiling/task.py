@@ -48,7 +48,6 @@ from executor.workload import (
 )
 from profiles import schema
 from profiles.codec import align
-from profiles.curves import curves_of
 from profiles.lengths import describe
 from profiles.units import microbatch_sizes
 
@@ -183,7 +182,7 @@ def measure(
         costs = tuple(replace(cost, rng_draws=None) for cost in measured[index].costs)
         measured[index] = replace(measured[index], costs=costs)
     if task.batch:
-        measured = _fitted(trial, measured)
+        _check_lengths(trial, measured)
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
@@ -220,16 +219,13 @@ def _optimizer(task: Task, recipe: Recipe, parameters: list[nn.Parameter]) -> st
         return type(recipe.make(parameters, parameters)[0]).__name__
 
 
-def _fitted(trial: Trial, layers: Sequence[schema.Layer]) -> list[schema.Layer]:
-    """The layers with curves through what was measured; WorkloadError where bytes or draws do not
-    grow with tokens."""
+def _check_lengths(trial: Trial, layers: Sequence[schema.Layer]) -> None:
+    """WorkloadError where bytes or draws do not grow with tokens; a note where times do not."""
     for index, layer in enumerate(layers):
         tokens.check_linear(trial.place(index), layer.costs)
         tokens.check_draws(trial.place(index), layer.costs, shared=trial.device.source.shared)
-    found = [replace(layer, curves=curves_of(layer.costs)) for layer in layers]
-    if words := tokens.bad_fits(found):
+    if words := tokens.bad_fits(layers):
         _say(f"note: task {trial.task.name}: {words}")
-    return found
 
 
 def _say(line: str) -> None:

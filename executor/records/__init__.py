@@ -5,6 +5,6 @@ from executor.records.folder import again
 from executor.records.journal import Journal, drop_text
 from executor.records.options import Options
 from executor.records.result import Result
-from executor.records.tracing import Trace
+from executor.records.stopping import above
 
-__all__ = ["Earlier", "Journal", "Options", "Result", "Trace", "again", "drop_text"]
+__all__ = ["Earlier", "Journal", "Options", "Result", "above", "again", "drop_text"]

@@ -11,7 +11,6 @@ from executor.errors import RunError
 from executor.records.folder import RunFolder
 from executor.records.options import Options
 from executor.records.progress import Progress
-from executor.records.stopping import stopped_by
 from executor.replay import Recorder
 from executor.shards import HostTask
 from plans.additions import additions
@@ -50,8 +49,6 @@ class Journal:
             if isinstance(line, DropRecord):
                 tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
         self._progress.show(lines)
-        if self._options.trace:
-            self._options.trace.tick()
 
     def ends(self, signal: str) -> None:
         """Say what happens now, and what a second signal does."""
@@ -67,9 +64,8 @@ class Journal:
             self._folder.keep(task, step, self._recorder.now())
 
     def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
-        """The first rule that ends the task here, if one does."""
-        rule = stopped_by(self._options.stop, task, step, loss, val_loss)
-        return rule.text if rule else ""
+        """The rule that ends the task here, if one does."""
+        return self._options.stop(task, step, loss, val_loss) if self._options.stop else ""
 
     def close(self, end: End) -> None:
         """Write the last line; LogError where that fails."""
@@ -107,7 +103,6 @@ def _header(plan: Plan, options: Options) -> Header:
         plan_sha256=sha256(options.plan_file or pretty(plan)),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         devices=tuple(device.name for device in plan.devices),
-        emulated=plan.emulated != "",
         software={"torch": str(torch.__version__), "python": sys.version.split()[0]},
         microbatch={task.name: task.microbatch for task in plan.tasks},
         earlier_microbatch={

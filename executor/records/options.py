@@ -1,11 +1,10 @@
 """The options of a run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from executor.records.earlier import Earlier
-from executor.records.stopping import Rule
-from executor.records.tracing import Trace
 from executor.replay import Settings
 
 
@@ -14,14 +13,14 @@ class Options(Settings):
     """folder: of the run, see `records/folder.py`; None: it writes nothing.
     overwrite: it may write over another run in the folder.
     plan_file: the content of the plan's file.
-    trace: of torch's profiler.
-    stop: rules that end a task early, looked at where a segment of it ends.
+    stop: asked where a segment of a task ends, with the task, its steps done, its latest loss and
+    that of its latest evaluation, None where it is not known or still to come; a text ends the task
+    there by the rule of this name.
     earlier: the start of this run before this one, from whose states it goes on.
     """
 
     folder: Path | None = None
     overwrite: bool = False
     plan_file: bytes | None = None
-    trace: Trace | None = None
-    stop: tuple[Rule, ...] = ()
+    stop: Callable[[str, int, float | None, float | None], str] | None = None
     earlier: Earlier | None = None

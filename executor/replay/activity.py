@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from executor.errors import text_of
-from executor.numerics import UnattributedDraw
+from executor.numerics import DrawError
 from executor.replay.failures import Failure
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
@@ -23,8 +23,8 @@ from plans.schema import Segment
 @dataclass(frozen=True)
 class Setup:
     """Shared by all activities of a run. part: of the plan, this process' own; programs: as it sees
-    them, see `programs_of`. places: its devices, by number. locks: one for each of them, if its ops
-    may not overlap. team: the other processes, if there are some.
+    them, see `programs_of`. places: its devices, by number. team: the other processes, if
+    there are some.
 
     `failed` is called from any thread with the failure of an op; its activity stops by itself.
     """
@@ -38,7 +38,6 @@ class Setup:
     halt: Halt
     settings: Settings
     failed: Callable[[Failure], None]
-    locks: Mapping[int, threading.Lock]
     team: Team | None = None
 
     def sides(self, segment: Segment) -> Sides:
@@ -81,10 +80,6 @@ class Activity:
 
     def states(self) -> list[str]:
         """A line for each op that it runs or waits for."""
-        raise NotImplementedError
-
-    def stuck(self, text: str) -> Failure | None:
-        """The failure of an activity that does not get on; None if it was stopped already."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -139,6 +134,6 @@ class Activity:
             pass
         except BaseException as error:
             if not self._halt.stopped:
-                fatal = isinstance(error, UnattributedDraw)
+                fatal = isinstance(error, DrawError)
                 self._setup.failed(replace(failure(text_of(error)), fatal=fatal))
                 self._halt.stop()

@@ -1,12 +1,11 @@
 """The job of an op, made before the first round of its segment: its buffers are found, and around
 its launch is put what the run's settings ask for.
 
-    run ─▶ metered, watched, traced ─▶ between marks ─▶ locked ─▶ told to other processes
+    run ─▶ metered, profiled ─▶ between marks ─▶ told to other processes
 
 In the steady state of most runs an op is launched between two marks and nothing else.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from functools import cached_property, partial
 
 from msgspec import structs
 from torch import Tensor
+from torch.autograd import profiler
 
-from executor.devices import Mark, Queue, least_us, until
+from executor.devices import Mark, Queue, least_us
 from executor.errors import RunError
-from executor.numerics import no_draws
 from executor.replay.activity import Setup
 from executor.replay.crossing import Crossing
 from executor.replay.ops import Run, Work, run_of
-from executor.replay.settings import Settings
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of
 from executor.replay.tickets import Job, Launch, OnDone, Stream, Ticket
 from executor.shards import Place
@@ -30,11 +28,6 @@ from plans.schema import Op, Program, Role, Segment
 from plans.timing import kinds_of
 
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
-
-UNPLANNED = (
-    "draws random numbers although the plan knows of none; profile again, or make the layer draw "
-    "the same number each time"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +84,8 @@ class Maker:
             launch = marked(run, stream.queue, 0, self.check)
         else:
             work = self._work(phase, op, number)
-            run, locks = self._run(work, waits), self._locks(work)
-            launch = launch_of(work, run, self.setup.settings, stream, locks, self.check)
+            run = self._run(work, waits)
+            launch = launch_of(work, run, stream, self.check)
         if self.crossing:
             tells = self.sides.tells.get((phase, op.id), ())
             launch = self.crossing.told(launch, op.stream, own, tells, work)
@@ -141,36 +134,22 @@ class Maker:
         ends = devices[work.op.queue.device], devices[target]
         return self.crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
 
-    def _locks(self, work: Work) -> list[threading.Lock]:
-        """Those of all devices that the op works on, if no two of their ops may overlap."""
-        if not self.setup.locks:
-            return []
-        spaces, written = self.sides.spaces, work.op.writes.values()
-        targets = (self.places.get(spaces.get(name, -1)) for name in written)
-        numbers = {place.number for place in (work.place, *targets) if place}
-        return [self.setup.locks[number] for number in sorted(numbers)]
-
 
 def launch_of(
     work: Work,
     run: Run,
-    settings: Settings,
     stream: Stream,
-    locks: Sequence[threading.Lock],
     check: Callable[[], None],
 ) -> Launch:
-    """The launch of an op, which `run` launches, into its stream. `locks`: those of the devices it
-    works on, if no two of their ops may overlap; `check` may raise to end a wait."""
+    """The launch of an op, which `run` launches, into its stream; `check` may raise to end a
+    wait."""
     around: list[Around] = []
-    if trace := settings.trace:
-        around.append(lambda _: trace(work.op.id))
-    if settings.keep_going and _must_not_draw(work):  # a draw would fail tasks on other devices
-        around.append(lambda r: None if work.is_metered(r) else no_draws(UNPLANNED))
+    if profiler._is_profiler_enabled:  # by who called the run: its ranges are named like ops
+        around.append(lambda _: profiler.record_function(work.op.id))
     if work.metered:
         around.append(lambda r: _metered(work) if work.is_metered(r) else None)
     run = partial(_within, run, around) if around else run
-    launch = marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
-    return _alone(launch, locks, stream, check) if locks else launch
+    return marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
 
 
 @contextmanager
@@ -211,35 +190,3 @@ def marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Lau
         return start, end(start, least, check), on_done
 
     return launch
-
-
-def _alone(
-    launch: Launch, locks: Sequence[threading.Lock], stream: Stream, check: Callable[[], None]
-) -> Launch:
-    """Hold the locks, always taken in the same order, while the op runs on the device."""
-
-    def alone(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
-        running = stream.now
-        stream.now = running and ("waits for ", running[1], round_index, "its device")
-        with ExitStack() as held:
-            for lock in locks:
-                held.enter_context(lock)
-            stream.now = running
-            stream.queue.wait(stream.queue.mark(), check)
-            launched = launch(round_index)
-            until(launched[1], check)
-        return launched
-
-    return alone
-
-
-def _must_not_draw(work: Work) -> bool:
-    """True if any draw in this op is an error, and would move the generator of other devices."""
-    if not work.place.device.source.shared:
-        return False
-    if work.name.kind in "UNRW" or (work.evaluates and work.name.kind == "F"):
-        return True
-    if work.name.kind not in "FBI" or work.place.alone:
-        return False
-    draws = work.task.plan.shards[work.name.number].rng_draws
-    return draws == 0 or (work.name.kind != "F" and work.activations != "recompute")

@@ -109,15 +109,6 @@ class SegmentRun(Activity):
                 lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
         return lines
 
-    def stuck(self, text: str) -> Failure | None:
-        """The failure of an op that does not end; of the whole segment if none runs."""
-        if self.stopped:
-            return None
-        for stream in self._streams.values():
-            if (now := _now(stream)) and now[0] == "runs":
-                return self._failure(stream, text)
-        return Failure(tuple(self._first_steps), text)
-
     def _stream(self, name: str, keep: int) -> Stream:
         """A stream with its queue; marks of the rounds that may be under way are kept."""
         devices = self._segment.devices

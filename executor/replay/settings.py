@@ -1,7 +1,5 @@
 """Settings of a replay: all that a caller may ask of it beside its plan."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,17 +20,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """serial_copies: no two ops of one device overlap.
-
-    stall_seconds: longest time without any op ending; None follows from the plan.
+    """stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
-    trace: gives, by the op's id, the context in which it runs just then, if any.
     tables: the plan's file, beside which those of tasks with lengths lie.
     """
 
-    serial_copies: bool = False
     stall_seconds: float | None = None
     keep_going: bool = False
-    trace: Callable[[str], AbstractContextManager[object] | None] | None = None
     limits: Limits = Limits()
     tables: Path | None = None

@@ -16,11 +16,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from plans.graph import in_order
 from plans.ops import Lane, parse_stream
 from plans.part import Part
 from plans.schema import Op, Program
@@ -223,7 +223,7 @@ def _written(
             if name not in spaces:
                 users[name].append(op)
     shared = [n for n, own in users.items() if len({places[op.id].ends for op in own}) > 1]
-    turns = _turns(ops) if shared else {}
+    turns = {op.id: turn for turn, op in enumerate(in_order(ops))} if shared else {}
     found: dict[str, list[str]] = defaultdict(list)
     for name in shared:
         own = sorted(users[name], key=lambda op: turns[op.id])
@@ -237,15 +237,3 @@ def _written(
             if name in op.writes.values():
                 latest, edge = op, op.id
     return found
-
-
-def _turns(ops: Sequence[Op]) -> dict[str, int]:
-    """Turns in which the ops of a phase could run one by one."""
-    latest: dict[str, str] = {}
-    before: dict[str, set[str]] = {}
-    for op in ops:
-        before[op.id] = {edge for edge in op.after if not edge.endswith("@-1")}
-        if op.stream in latest:
-            before[op.id].add(latest[op.stream])
-        latest[op.stream] = op.id
-    return {op: turn for turn, op in enumerate(TopologicalSorter(before).static_order())}

@@ -18,7 +18,7 @@ class Place:
     def __init__(self, number: int, device: Device, alone: bool) -> None:
         self.number = number
         self.device = device
-        self.guard = Guard(device.source, alone)
+        self.guard = Guard(device.source)
         self.alone = alone
         self.peak_bytes = 0
         self.late_allocations = 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.inputs import Effort, Problem
-from planner.lp import duals, minimise, solve, total
+from planner.lp import Status, duals, minimise, solve, total
 from plans.schema import Program
 from plans.timing import Runs, duration_us, kinds_of
 
@@ -82,7 +82,8 @@ def configuration(
     """
     tasks = dict.fromkeys(one.task for one in columns if serial)
     model, runs = model_of(demand, columns, tasks)
-    if not solve(model, seconds=max(_LEAST_SECONDS, effort.left), seed=effort.seed).found:
+    seconds = max(_LEAST_SECONDS, effort.left)
+    if solve(model, seconds=seconds, seed=effort.seed) is not Status.FOUND:
         return Configuration(0, (0.0,) * len(columns))
     found = duals(model)
     device = {kind: _whole(-found[f"device_{kind}"]) for kind in demand.devices}

@@ -17,8 +17,9 @@ from planner.lp import Constraint, Linear
 from planner.packing import Array, Asked
 from planner.shards import shape_of
 from plans.order import due_steps
+from profiles.curves import Curve, curves_of
 from profiles.lengths import held_out
-from profiles.schema import Curve, Layer, Task
+from profiles.schema import Layer, Task
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +95,7 @@ def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
 def _least(layer: Layer, sizes: Floats, *parts: str) -> Floats:
     """The least time of a layer's forward and backward of single sequences, in µs, of a backward
     that may be split only these parts. Curves of a busy machine may leave less than nothing."""
-    us: dict[str, Floats] = {curve.op: _us(curve, sizes) for curve in layer.curves}
+    us: dict[str, Floats] = {curve.op: _us(curve, sizes) for curve in curves_of(layer.costs)}
     whole = us["recompute_backward"]
     if parts[0] not in us:
         return whole
@@ -122,8 +123,8 @@ def judged_us(task: Task, held: NDArray[np.uint32], done: int) -> int:
 def _forward(layer: Layer, sizes: Floats) -> float:
     """The least time of a layer's forwards of these sequences, in microbatches however many: as
     measured, or as in a backward that recomputes, of which a microbatch may save a part once."""
-    us = {curve.op: float(_us(curve, sizes).sum()) for curve in layer.curves}
-    fixed = {curve.op: curve.fixed_ns / _NS for curve in layer.curves}
+    us = {curve.op: float(_us(curve, sizes).sum()) for curve in curves_of(layer.costs)}
+    fixed = {curve.op: curve.fixed_ns / _NS for curve in curves_of(layer.costs)}
     saved = max(0.0, fixed["backward"] - fixed["recompute_backward"]) * len(sizes)
     return min(us["forward"], max(0.0, us["recompute_backward"] - us["backward"] - saved))
 

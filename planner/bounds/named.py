@@ -23,13 +23,11 @@ from profiles.schema import Task
 @dataclass(frozen=True)
 class Named:
     """A bound on the makespan. step: the bound on a step that it takes, and its name where it has
-    no other. evenly, longest: how it combines tasks, by the larger where in both ways. evaluated:
-    evaluations count."""
+    no other. evenly, longest: how it combines tasks, by the larger where in both ways."""
 
     step: StepName
     evenly: bool = False
     longest: bool = False
-    evaluated: bool = True
     other: str = ""
 
     @property
@@ -44,10 +42,8 @@ class Named:
 
 NAMED = (
     Named("compute", evenly=True),  # all forwards, backwards and norms
-    Named("link", evenly=True, evaluated=False),  # bytes that cannot stay on a device
-    Named("load", longest=True),  # compute, link, host and memory: a linear program
     Named("fill-and-drain", evenly=True, longest=True),  # and a microbatch's way up and down
-    Named("phase", evenly=True, longest=True),  # load of a round that goes by phases
+    Named("phase", evenly=True, longest=True),  # compute, links, host and memory of phases
     Named("compute", longest=True, other="critical-path"),  # one step at a time
 )
 
@@ -75,9 +71,8 @@ def named_bounds(problem: Problem, bounds: Sequence[Bounds], *, phased: bool) ->
     def columns(named: Named) -> list[Column]:
         """All steps of every task on every gang."""
         return [
-            Column(task.name, kind.name, task.steps * one.us(named.step) + more, devices)
+            Column(task.name, kind.name, task.steps * one.us(named.step) + evaluating, devices)
             for task, kind, devices, one, evaluating in every
-            for more in [evaluating * named.evaluated]
         ]
 
     idle = set[str]() if phased else {"phase"}

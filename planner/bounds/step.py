@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-StepName = Literal["compute", "link", "load", "fill-and-drain", "phase", "longest"]
+StepName = Literal["compute", "fill-and-drain", "phase", "longest"]
 
 _WEAKER: dict[StepName, StepName] = {
     "phase": "fill-and-drain",
-    "fill-and-drain": "load",
-    "load": "longest",
+    "fill-and-drain": "longest",
     "longest": "compute",
 }
 
@@ -25,14 +24,12 @@ class TaskBound:
     known: Mapping[StepName, int]
 
     def us(self, name: StepName) -> int:
-        """The bound by this name; where it is not known a weaker one, at last 0."""
-        if name in self.known:
-            return self.known[name]
-        return self.us(_WEAKER[name]) if name in _WEAKER else 0
+        """The bound by this name; where it is not known a weaker one."""
+        return self.known[name] if name in self.known else self.us(_WEAKER[name])
 
     @property
     def period_us(self) -> int:
-        return max(self.us("load"), self.us("phase"))
+        return self.us("phase")
 
 
 Bounds = Mapping[Gang, TaskBound]

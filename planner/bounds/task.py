@@ -3,13 +3,11 @@
 compute         one forward and one backward of every layer, and the norms of its gradients where
                 updates wait for them; on several devices a part for each, and no less than a
                 microbatch's way up and down
-link            bytes that cannot stay on a device must cross its link every round; several devices
-                share them
-load            compute, links, host and memory at once, with single layers as shards and free
-                residency (a linear program); on several devices with what all of them have
 fill-and-drain  on several devices, by the size of microbatches: large ones take less time in all,
                 but more for their way up and down, behind which no device fills its time with
-                others if there are few. It holds for all places, replicas and orders
+                others if there are few. It holds for all places, replicas and orders. And no less
+                than compute, links, host and memory of all devices take at once, with single layers
+                as shards and free residency (a linear program)
 phase           on one device, of rounds that take all microbatches of a shard in turn, or those of
                 a block at the top one by one, and whose gradients, where updates wait for norms,
                 wait where they are updated: what a layer needs between its update and its forward,
@@ -17,14 +15,13 @@ phase           on one device, of rounds that take all microbatches of a shard i
                 (`windows`)
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
 from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
-from planner.lp import Terms, minimise, narrowed, scratch_bytes, solve
+from planner.lp import Status, Terms, minimise, narrowed, scratch_bytes, solve
 from planner.processes import each
 from planner.shards import (
     PLENTY,
@@ -32,7 +29,6 @@ from planner.shards import (
     TaskCosts,
     castable,
     cut_points,
-    layer_graph,
     shape_of,
     untied,
 )
@@ -93,17 +89,15 @@ def task_bound(
     task = untied(task)
     cast = castable(task, links)  # which takes nothing from what a plan may do
     sizes = [TaskCosts(task, cost.microbatch, cast=cast) for cost in task.batches]
-    compute = min(costs.least_us if devices == 1 else _apart_us(costs) for costs in sizes)
-    link = _load_us(sizes[0], links, devices * device_bytes, 0, effort) // devices
-    load = _load_us(sizes[0], links, devices * device_bytes, compute, effort) // devices
     if devices > 1:
-        compute = max(-(-compute // devices), min(map(_way_us, sizes)))
-        load = max(compute, load)
+        least = min(map(_apart_us, sizes)), min(map(_way_us, sizes))
+        compute = max(-(-least[0] // devices), least[1])
+        load = _load_us(sizes[0], links, devices * device_bytes, least[0], effort) // devices
         fill = max(load, min(_fill_us(costs, devices) for costs in sizes))
-        return TaskBound({"compute": compute, "link": link, "load": load, "fill-and-drain": fill})
-    load = max(compute, load)
+        return TaskBound({"compute": compute, "fill-and-drain": fill})
+    compute = min(costs.least_us for costs in sizes)
     phase = phase_us(sizes, links, device_bytes, effort, host_bytes) or 0
-    return TaskBound({"compute": compute, "link": link, "load": load, "phase": phase})
+    return TaskBound({"compute": compute, "phase": max(compute, phase)})
 
 
 def _apart_us(costs: TaskCosts) -> int:
@@ -137,7 +131,7 @@ def phase_us(
     """The optimum of the load program over phases, at the best of these microbatch sizes; None
     when no plan can have any of them."""
     task = sizes[0].task
-    points = cut_points(layer_graph(untied(task) if sizes[0].apart else task))
+    points = cut_points(task, apart=sizes[0].apart)
     items = tuple(pairwise(points))
     roots = [
         Terms(
@@ -156,7 +150,7 @@ def phase_us(
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:
-    """Optimum of the layer-level load program.
+    """Optimum of the layer-level load program, for devices that share links and room.
 
     stay_l in [0, 1]: the part of layer l that is resident, parameters and state taking memory.
     Of what does not stay, either the parameters or the state cross the link every round in each
@@ -171,19 +165,19 @@ def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort:
     period = model.add_variable("period_us", 0)
     model += period
     pairs = list(zip(layers, stay, strict=True))
-    if compute_us:
-        device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
-        for here, kept in zip(device, stay, strict=True):
-            model += here >= kept
-        updates = list(zip(layers, device, strict=True))
-        model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
-        model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
+    device = [model.add_variable(f"device_{i}", 0, 1) for i in range(len(layers))]
+    for here, kept in zip(device, stay, strict=True):
+        model += here >= kept
+    updates = list(zip(layers, device, strict=True))
+    model += period >= compute_us + sum(x.update_device.median_us * d for x, d in updates)
+    model += period >= sum(x.update_host.median_us * (1 - d) for x, d in updates)
     for rate, grads in ((links.best_h2d, False), (links.best_d2h, True)):
         crossing = [(_least_bytes(x, grads=grads) * (1e6 / rate), s) for x, s in pairs]
         model += period >= sum(us * (1 - s) for us, s in crossing)
     model += sum((x.param_bytes + x.state_bytes) * s for x, s in pairs) <= room
-    outcome = solve(model, seconds=max(1.0, effort.left), seed=effort.seed)
-    return math.floor(outcome.bound - 1e-3) if outcome.bound and outcome.bound > 1e-3 else 0
+    if solve(model, seconds=max(1.0, effort.left), seed=effort.seed) is not Status.FOUND:
+        return 0
+    return max(0, int(period.value() - 1e-3))
 
 
 def _least_bytes(layer: Layer, *, grads: bool) -> int:

@@ -15,7 +15,7 @@ from planner.charts.panels import Mark, Panel, top
 from planner.views import Focus, Window, ranges, shards_on, stages
 from plans.ops import COPIES, PASSES, Lane, parse_stream
 from plans.schema import Plan, Segment
-from plans.timing import OpBar, phases, steady_us, streams
+from plans.timing import OpBar, phases, rounds_us, streams
 from profiles.units import show_us
 
 _SEGMENTS = Row(0, 1.42, 8, left=True)  # a steady round is framed in the middle
@@ -56,7 +56,7 @@ def _stripes(plan: Plan, segment: Segment, row: Row, lines: float) -> Iterator[B
     program = plan.program(segment.program)
     _, first, *_, leave = (phase.start_us for phase in phases(program, segment))
     rounds = f"{segment.rounds} round{'s' if segment.rounds > 1 else ''}"
-    period, count = steady_us(program, segment) // segment.rounds, len(program.tasks)
+    period, count = rounds_us(program, segment) // segment.rounds, len(program.tasks)
     for number, task in enumerate(program.tasks):
         stripe = row.part(1 - (number + 1) / count, 1 / count)
         thin = stripe.part((1 - _THIN) / 2, _THIN)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 
 import profiles
-from planner import curves
+from planner import sweep_table
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, describe, estimate, read_lengths
 from planner.sweep import Link, Setting, sweep
@@ -42,9 +42,13 @@ def sweep_budgets(options: argparse.Namespace) -> int:
     sizes = options.microbatch or (None,)
     found = sweep(profile, options.device_memory, links, sizes, setting, lengths)
     if options.plot:
-        gantt.save(curves.figure(found), options.plot)
+        gantt.save(sweep_table.figure(found), options.plot)
         print(f"wrote {options.plot}", file=sys.stderr)
-    print(json.dumps(curves.to_json(found), indent=1) if options.json else curves.table(found))
+    print(
+        json.dumps(sweep_table.to_json(found), indent=1)
+        if options.json
+        else sweep_table.table(found)
+    )
     if any(row.outcome for row in found.rows):
         return 0
     proven = all(row.problem.startswith("infeasible") for row in found.rows)

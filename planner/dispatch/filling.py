@@ -4,8 +4,7 @@ A pipeline of several stages loses time by its longest sequence (`PipelineType.r
 long ones should share few pipelines: the first ones are filled with the longest, and those that
 come last have short ones only. All are filled up to a time Z; the least Z is looked for that leaves
 no sequence over. Which pipelines come first matters: types are tried in several orders, then few
-pipelines, or halves of the many of a type, in other places. Many are filled more closely then, with
-others in place of their last sequences where that leaves less room.
+pipelines, or halves of the many of a type, in other places.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,8 +25,6 @@ FEW = 16  # pipelines, of which any two of different types may change places
 _SWAPS = 10_000  # of them that are tried, over the number of sequences
 _PLACES = 60  # orders of more pipelines that are tried after those
 _GAIN = 1e-3  # of a time, by which one of these has to be better
-_ROOM = 5e-3  # of a time: with more left in one of many pipelines, other sequences are tried
-_LAST, _OTHERS = 2, 6  # sequences in whose place so many others are tried
 
 Order = tuple[int, ...]
 """The type of every pipeline, in the order in which they are filled."""
@@ -58,7 +55,7 @@ def filled(pool: Pool, lengths: Array, high: int, floor: int = 0) -> Filling | N
         high = int(best.us * (1 - (_CLOSE if few else _GAIN)))
         for other in islice(_swapped(best.order) if few else _moved(best.order), left):
             left -= 1
-            if found := stock.least(other, high, 1.0 if few else _ROOM):
+            if found := stock.least(other, high):
                 break
     return best
 
@@ -72,8 +69,7 @@ def _swapped(order: Order) -> Iterator[Order]:
 
 def _moved(order: Order) -> Iterator[Order]:
     """Orders in which all pipelines of a type that follow each other, or half of them, are
-    elsewhere; first the same order."""
-    yield order
+    elsewhere."""
     runs = [tuple(own) for _, own in groupby(order)]
     for half in (False, True):
         for at, run in enumerate(runs):
@@ -110,26 +106,25 @@ class _Stock:
         for one in islice(permutations(usual), _ORDERS):
             yield tuple(kind for kind in one for _ in range(types[kind].count))
 
-    def least(self, order: Order, high: int, room: float = 1.0) -> Filling | None:
-        """The least time up to high by which all are done; None if there is none. room: of a time,
-        that may be left in a pipeline."""
-        best = self._filled(order, high, room) if high >= self._floor else None
+    def least(self, order: Order, high: int) -> Filling | None:
+        """The least time up to high by which all are done; None if there is none."""
+        best = self._filled(order, high) if high >= self._floor else None
         if best is None:
             return None
         low, step = self._floor - 1, max(1, int(_STEP * high))
         while high - low > max(1, _CLOSE * high):
             middle = max((low + high) // 2, high - step)
             step *= 2
-            found = self._filled(order, middle, room)
+            found = self._filled(order, middle)
             if found is None:
                 low = middle
             else:
                 best, high = found, middle
         return Filling(high, order, self._places(order, best))
 
-    def _filled(self, order: Order, Z: int, room: float) -> list[list[slice]] | None:
+    def _filled(self, order: Order, Z: int) -> list[list[slice]] | None:
         """The sequences of each pipeline, in this order; None if some are left at Z."""
-        left, taken, spare = _Left(len(self._lengths)), list[list[slice]](), int(room * Z)
+        left, taken = _Left(len(self._lengths)), list[list[slice]]()
         fit = [
             bisect_left(own, one.curve.fixed - Z / one.depth)  # the longest that do
             for own, one in zip(self._negated, self.pool.types, strict=True)
@@ -139,7 +134,7 @@ class _Stock:
             if left.starts and left.starts[0] < longest:  # too long for all that are to come
                 return None
             one = self.pool.types[k]
-            taken.append(left.take(self._negated[k], self._before[k], fit[k], Z, one, spare))
+            taken.append(left.take(self._negated[k], self._before[k], fit[k], Z, one))
         return None if left.starts else taken
 
     def _places(self, order: Order, taken: Sequence[Sequence[slice]]) -> Array:
@@ -159,35 +154,16 @@ class _Left:
         self.starts, self.ends = ([0], [count]) if count else ([], [])
 
     def take(
-        self,
-        negated: list[int],
-        before: list[int],
-        at: int,
-        Z: int,
-        one: PipelineType,
-        spare: int,
+        self, negated: list[int], before: list[int], at: int, Z: int, one: PipelineType
     ) -> list[slice]:
         """The longest from `at` on that are left, as many as can be done by Z in a pipeline, then
-        those that still can be; others in place of the last of them, if more than `spare` is
-        left."""
-        run = bisect_right(self.ends, at)
-        if run == len(self.starts):
-            return []
-        first = max(at, self.starts[run])
-        room = max(-negated[first], int(one.room_us(Z, -negated[first]) + _SPARE))
-        taken, left = self._longest(negated, before, first, room)
-        if left > spare:
-            taken = self._closer(negated, before, taken, left, spare)
-        for own in taken:
-            self._remove(own)
-        return taken
-
-    def _longest(
-        self, negated: list[int], before: list[int], at: int, room: int
-    ) -> tuple[list[slice], int]:
-        """From here on the longest that there is room for, and the room that they leave."""
+        those that still can be."""
         taken: list[slice] = []
         run = bisect_right(self.ends, at)
+        if run == len(self.starts):
+            return taken
+        top = -negated[max(at, self.starts[run])]
+        room = max(top, int(one.room_us(Z, top) + _SPARE))
         while run < len(self.starts):
             at = max(at, self.starts[run])
             end = min(self.ends[run], bisect_right(before, before[at] + room) - 1)
@@ -195,32 +171,9 @@ class _Left:
             taken.append(slice(at, end))
             at = bisect_left(negated, -room, end)
             run = bisect_right(self.ends, at, run)
-        return taken, room
-
-    def _closer(
-        self, negated: list[int], before: list[int], taken: list[slice], room: int, spare: int
-    ) -> list[slice]:
-        """The sequences that leave the least room: those that are taken, or with the last one, two
-        or three of them replaced by others that are shorter than those."""
-        best, least = taken, room
-        own = [item for run in taken for item in range(run.start, run.stop)]
-        for item in own[:0:-1][:_LAST]:
-            room -= negated[item]
-            for other in self._sample(
-                max(bisect_right(negated, negated[item]), bisect_left(negated, -room))
-            ):
-                found, left = self._longest(negated, before, other, room)
-                if left < least:
-                    best, least = [*_until(taken, item), *found], left
-                if least <= spare:
-                    return best
-        return best
-
-    def _sample(self, begin: int) -> Iterator[int]:
-        """Some of those that are left from here on, evenly spaced."""
-        if self.ends[-1] > begin:
-            for item in np.linspace(begin, self.ends[-1] - 1, _OTHERS).astype(int).tolist():
-                yield max(item, self.starts[bisect_right(self.ends, item)])
+        for own in taken:
+            self._remove(own)
+        return taken
 
     def _remove(self, own: slice) -> None:
         run = bisect_right(self.ends, own.start)
@@ -228,8 +181,3 @@ class _Left:
         kept = [(a, b) for a, b in ((whole[0], own.start), (own.stop, whole[1])) if a < b]
         self.starts[run : run + 1] = [a for a, _ in kept]
         self.ends[run : run + 1] = [b for _, b in kept]
-
-
-def _until(taken: Sequence[slice], item: int) -> list[slice]:
-    """The sequences taken in front of this one."""
-    return [slice(own.start, min(own.stop, item)) for own in taken if own.start < item]

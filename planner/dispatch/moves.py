@@ -24,23 +24,6 @@ def improved(pool: Pool, lengths: Array, places: Array, floor: int = 0) -> Array
     return state.places
 
 
-def spread(pool: Pool, lengths: Array, places: Array) -> Array:
-    """The same places, but for the shortest sequences of pipelines that have several: those go to
-    pipelines that have none, if the last is done no later for it."""
-    held = np.bincount(places, minlength=pool.pipelines)
-    if held.all():
-        return places
-    times, places = pool.times(lengths), places.copy()
-    latest, alone = int(pool.finishes(times, places).max(initial=0)), pool.alone(times)
-    items = iter(np.argsort(lengths, kind="stable").tolist())
-    for number in np.flatnonzero(held == 0).tolist():
-        item = next((i for i in items if held[places[i]] > 1), None)
-        if item is not None and alone[pool.type_of[number], item] <= latest:
-            held[places[item]] -= 1
-            places[item] = number
-    return places
-
-
 class _Change(NamedTuple):
     """The later of two finishes after `item` has gone to `pipeline`, `back` (or -1) in return."""
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from planner.dispatch.filling import FEW, filled
 from planner.dispatch.longest_first import longest_first
-from planner.dispatch.moves import improved, spread
+from planner.dispatch.moves import improved
 from planner.dispatch.pipes import Array, Pool, microbatches
 
 _MOVED = 256  # sequences; with more, moves gain little for their time
@@ -14,9 +14,9 @@ _SHORTER = 0.98  # of longest-first, where few pipelines have many: else filling
 
 def dispatches(pool: Pool, lengths: Array) -> list[Array]:
     """The pipeline of every sequence, in one way or several that differ: longest first, and filled
-    one by one, of many sequences only where that is shorter; of few both made better by moves. In
-    these no pipeline stays empty where that takes no longer. Plain longest-first is among them, as
-    any other may be longer once it is packed. ValueError for a sequence that fits nowhere."""
+    one by one, of many sequences only where that is shorter; of few both made better by moves.
+    Plain longest-first is among them, as any other may be longer once it is packed. ValueError for
+    a sequence that fits nowhere."""
     first = longest_first(pool, lengths)
     found = [first]
     if pool.pipelines > 1 and len(lengths):
@@ -29,7 +29,7 @@ def dispatches(pool: Pool, lengths: Array) -> list[Array]:
             found = [first, filling.places]
         if moved:
             found = [improved(model, lengths, places, floor) for places in found]
-        found = [*(spread(model, lengths, places) for places in found), first]
+        found = [*found, first]
     return list({places.tobytes(): places for places in found}.values())
 
 

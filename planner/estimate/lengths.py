@@ -66,15 +66,14 @@ def sizes_of(model: Model, lengths: Lengths, number: int) -> list[Size]:
 
 def by_tokens(task: Task, lengths: Lengths) -> Task:
     """The task, whose microbatches are of one sequence of so many tokens each, with `lengths`."""
-    layers = tuple(structs.replace(layer, curves=curves_of(layer.costs)) for layer in task.layers)
-    return structs.replace(task, layers=layers, lengths=files.describe(lengths))
+    return structs.replace(task, lengths=files.describe(lengths))
 
 
 def step_us(layers: Sequence[Layer], lengths: Lengths, batch: int) -> list[int]:
     """The times of a mean step's forwards and of its backwards, all its sequences together."""
     own = lengths.astype(np.float64)
     tokens, squares = (round(float(x.mean()) * batch) for x in (own, own * own))
-    curves = [curve for one in layers for curve in one.curves]
+    curves = [curve for one in layers for curve in curves_of(one.costs)]
     return [
         sum(us(curve, tokens, squares) for curve in curves if curve.op == op)
         for op in ("forward", "backward")

@@ -74,7 +74,8 @@ def _left(names: Sequence[str], asked: Options) -> tuple[list[remaining.Rest], d
         )
         told = _by_task(["", *(task.name for task in rest.profile.tasks)], "microbatch", microbatch)
         wanted = {task.name: told.get(task.name, told.get("", 0)) for task in rest.profile.tasks}
-        found.append(rest._replace(profile=only_microbatches(rest.profile, wanted | rest.kept)))
+        wanted |= {name: rest.microbatch[name] for name in rest.additions}
+        found.append(rest._replace(profile=only_microbatches(rest.profile, wanted)))
     inputs |= {f"profile-{n}" if n else "profile": sha256(c) for n, c in enumerate(data)}
     return found, inputs
 

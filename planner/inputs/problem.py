@@ -69,8 +69,8 @@ class Problem(Wishes):
 
     wants: of tasks that are to begin or end at some time, by name. disk: where tasks wait that the
     host has no room for, if anywhere. done: steps of tasks that were trained before, by name.
-    microbatch: the size of theirs then; kept: of those that must keep it; additions: the order in
-    which several devices added these. inputs: the sha256 of the files it was read from, by role.
+    microbatch: the size of theirs then; additions: of those that must keep it, the order in which
+    several devices added these. inputs: the sha256 of the files it was read from, by role.
     provenance: of the plan. lengths: of the samples of tasks where they have some, in their order;
     orders: the numbers of the samples, of tasks where that is not their own.
     """
@@ -83,7 +83,6 @@ class Problem(Wishes):
     disk: Disk | None = None
     done: Mapping[str, int] = field(default_factory=dict)
     microbatch: Mapping[str, int] = field(default_factory=dict)
-    kept: Mapping[str, int] = field(default_factory=dict)
     additions: Mapping[str, Additions] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)

@@ -17,14 +17,13 @@ Asked = Sequence[tuple[str, int]]  # a task, or "" for all, and its microbatch, 
 
 
 class Rest(NamedTuple):
-    """The profile of what is left, the steps that its tasks have done by their checkpoints, the
-    microbatches that they had last, and those of them that are to be kept; of these, how several
-    devices added them."""
+    """The profile of what is left, the steps that its tasks have done by their checkpoints, and the
+    microbatches that they had last; of the tasks that are to keep these, how several devices added
+    them, () where one did."""
 
     profile: Profile
     done: dict[str, int] = {}
     microbatch: dict[str, int] = {}
-    kept: dict[str, int] = {}
     additions: dict[str, Additions] = {}
 
 
@@ -38,8 +37,7 @@ def after(
     checkpoint begins anew; those that a rule stopped or that failed are left out. An evaluation
     that was due at a checkpoint and that no log has is owed. Tasks with lengths get microbatches
     anew, but keep the order of their samples, of which `window` is asked. FormatError when nothing
-    is left, or when no log says which microbatches a task had of
-    which nothing is asked.
+    is left.
     """
     done = {record.task: record.step for log in logs for record in log.checkpoints}
     over = {stop.task for log in logs for stop in log.stops}
@@ -56,24 +54,15 @@ def after(
     _same_order(logs, left, steps, window, path)
     known = {task: size for log in logs for task, size in log.header.microbatch.items()}
     sizes = dict(asked)
-    going_on = [task.name for task in left if steps[task.name] and not task.lengths]
-    keeping = [
-        task for task in going_on if sizes.get(task, sizes.get("")) in (None, known.get(task))
-    ]
-    for task in keeping:
-        if task not in known:
-            raise FormatError(
-                f"{path}: does not say which microbatches task {task} had, as logs of 0.4 did not; "
-                "give the size that `python -m planner show` has for the plan that ran, "
-                f"--microbatch {task}=N, or --microbatch free"
-            )
-    had = {task: known[task] for task in going_on if task in known}
-    kept = {task: known[task] for task in keeping}
+    names = [task.name for task in left if not task.lengths]
+    going_on = [name for name in names if steps[name] and name in known]
+    keeping = [task for task in going_on if sizes.get(task, sizes.get("")) in (None, known[task])]
+    had = {task: known[task] for task in going_on}
     sums = {
         task: log.header.additions.get(task, ()) for log in logs for task in log.header.microbatch
     }
-    alike = {task: sums[task] for task in kept if sums[task]}
-    return Rest(structs.replace(profile, tasks=left), steps, had, kept, alike)
+    alike = {task: sums[task] for task in keeping}
+    return Rest(structs.replace(profile, tasks=left), steps, had, alike)
 
 
 def _same_order(

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from profiles import curves
 from profiles.codec import ALIGNMENT, align
-from profiles.schema import BatchCost, Curve, LayerCost, Task, Time
+from profiles.schema import BatchCost, LayerCost, Task, Time
 
 
 def at(task: Task, tokens: int, squares: int | None = None, used: int | None = None) -> Task:
@@ -27,7 +27,7 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
     layers = tuple(
         replace(
             layer,
-            costs=(_cost(layer.costs, layer.curves, place, tokens, used or tokens, total),),
+            costs=(_cost(layer.costs, place, tokens, used or tokens, total),),
         )
         for layer in task.layers
     )
@@ -37,16 +37,17 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
 @lru_cache(maxsize=1 << 12)
 def _cost(
     costs: tuple[LayerCost, ...],
-    fitted: tuple[Curve, ...],
     place: int,
     tokens: int,
     used: int,
     squares: int,
 ) -> LayerCost:
     """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
-    known, near = costs[place], min(costs, key=lambda cost: abs(cost.microbatch - tokens))
+    known = costs[place]
     times: dict[str, Time | None] = dict.fromkeys(curves.OPS)
-    times |= {c.op: _spread(getattr(near, c.op), curves.us(c, used, squares)) for c in fitted}
+    for curve in curves.curves_of(costs):
+        us = curves.us(curve, used, squares)
+        times[curve.op] = Time(us, us, us, 1)
     sizes: dict[str, int | None] = {}
     for name in curves.IN_PROPORTION:
         sizes[name] = _scaled(getattr(known, name), known.microbatch, tokens)
@@ -74,10 +75,3 @@ def _above(points: list[tuple[int, int]], tokens: int) -> int:
     right, high = points[place]
     left, low = points[place - 1] if place else (0, high)
     return high - (high - low) * (right - tokens) // (right - left)
-
-
-def _spread(measured: Time, median: int) -> Time:
-    """A time with the spread of a measured one."""
-    known = max(1, measured.median_us)
-    low, high = (round(median * p / known) for p in (measured.p10_us, measured.p90_us))
-    return Time(median, min(low, median), max(high, median), measured.samples)

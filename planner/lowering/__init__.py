@@ -1,29 +1,28 @@
 """A strategy on one device or several made into its round: turns, visits, values, slabs, ops."""
 
 from planner.lowering.evaluation import evaluating, share_us
-from planner.lowering.host_bytes import Store, Waiting, fitted, kept_bytes, least_bytes, store
-from planner.lowering.moves import moves
-from planner.lowering.round import PipelineRound, Round
+from planner.lowering.host_bytes import Store, fitted, kept_bytes, least_bytes, store
+from planner.lowering.round import DeviceRound, PipelineRound
 from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
+from planner.lowering.walk import walked
 
 __all__ = [
+    "DeviceRound",
     "PipelineRound",
     "PipelineStrategy",
-    "Round",
     "Store",
-    "Waiting",
     "evaluating",
     "fitted",
     "gathered",
     "kept_bytes",
     "least_bytes",
-    "moves",
     "needed",
     "separable",
     "share_us",
     "spread",
     "store",
+    "walked",
     "whole",
 ]

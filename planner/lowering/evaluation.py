@@ -4,13 +4,13 @@
     h2d       P0 P  P | P1    | P2       parameters and batches of the next turns
 
 It is cut as the task is, and each pass is where it trains, or every device has the whole model and
-its share of the microbatches. How many shards stay, how many microbatches go together, and how far
-ahead copies come, is whatever is shortest of what fits.
+its share of the microbatches. How many shards stay, and how many microbatches go together, is
+whatever is shortest of what fits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from heapq import nsmallest
 
 from planner.errors import Infeasible
 from planner.inputs import Layout
@@ -23,6 +23,7 @@ from plans.timing import duration_us
 from profiles.schema import Evaluation
 from profiles.units import show_bytes
 
+_PROGRAMS = 4  # rounds with the shortest periods whose ends are looked at as well
 _KEPT = 8  # about so many counts of shards that stay are tried
 
 
@@ -39,13 +40,11 @@ def evaluating(
     their costs, where they differ. Infeasible when none fits."""
     wanted = strategy.costs.task.evaluation
     batches = wanted.batches if wanted else 1
-    needs, found = list[int](), list[Program]()
-    for rounds in _Forwards(strategy, links.alone, devices, tuple(each)).rounds():
-        for one in rounds:
-            needs.append(one.device_bytes)
-            if needs[-1] <= device_bytes:
-                found.append(one.program())
-                break
+    needs, found = list[int](), list[PipelineRound]()
+    for one in _Forwards(strategy, links.alone, device_bytes, devices, tuple(each)).rounds():
+        needs.append(one.device_bytes)
+        if needs[-1] <= device_bytes:
+            found.append(one)
     if not found:
         raise Infeasible(
             f"{strategy.costs.task.name}: its evaluation needs {show_bytes(min(needs))} "
@@ -53,7 +52,8 @@ def evaluating(
             f"({device_bytes} bytes); smallest --device-memory that would do: {min(needs)}",
             min(needs),
         )
-    return min(found, key=lambda program: duration_us(program, batches))
+    shortest = nsmallest(_PROGRAMS, found, key=lambda one: one.period_us)
+    return min((one.program() for one in shortest), key=lambda one: duration_us(one, batches))
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,19 @@ class _Forwards:
 
     strategy: Planned
     links: Links
+    device_bytes: int
     devices: int | None
     each: tuple[TaskCosts, ...]
 
-    def rounds(self) -> Iterator[Iterator[PipelineRound]]:
-        """For each order, rounds with ever fewer shards that stay; more is never longer. The least
-        is no more than training takes."""
+    def rounds(self) -> Iterator[PipelineRound]:
+        """For each order, rounds with ever fewer shards that stay. The least is no more than
+        training takes."""
         count = self.share
-        groups = dict.fromkeys((count, -(-count // 4), 1))
-        for group, ahead in product(groups, (2, 1, 0)):
-            own = self._strategy(group, ahead)
+        for group in dict.fromkeys((count, -(-count // 4), 1)):
+            own = self._strategy(group)
             every = dict.fromkeys(self._modes(own, stay) for stay in range(_KEPT, -1, -1))
-            yield (PipelineRound(replace(own, modes=modes), self.links) for modes in every)
+            for modes in every:
+                yield PipelineRound(replace(own, modes=modes), self.links, self.device_bytes)
 
     @property
     def share(self) -> int:
@@ -88,7 +89,7 @@ class _Forwards:
         shards, every = len(self.strategy.shards), range(self.strategy.costs.microbatches)
         return {(k, m): m // self.share for k in range(shards) for m in every}
 
-    def _strategy(self, group: int, ahead: int) -> PipelineStrategy:
+    def _strategy(self, group: int) -> PipelineStrategy:
         """So many microbatches go through a shard one after the other; none stays."""
         own, where = self.strategy, self._where
         order: list[list[Pass]] = [[] for _ in range(max(where.values()) + 1)]
@@ -96,9 +97,7 @@ class _Forwards:
             order[where[k, m]].append(Pass("F", k, m))
         passes, layout = tuple(map(tuple, order)), Layout(((len(order),),))
         modes = (Mode(),) * len(own.shards)
-        return PipelineStrategy(
-            own.costs, own.cuts, modes, passes, layout, "forwards", self.each, ahead=ahead
-        )
+        return PipelineStrategy(own.costs, own.cuts, modes, passes, layout, "forwards", self.each)
 
     def _modes(self, own: PipelineStrategy, stay: int) -> tuple[Mode, ...]:
         """So many eighths of each device's shards stay, the last ones, and those that devices of

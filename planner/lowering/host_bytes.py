@@ -12,15 +12,14 @@ later ones have come, which wait for its update then.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Protocol
+from operator import itemgetter
 
 from msgspec import structs
 
-from planner.lowering.moves import moves
+from planner.lowering.walk import walked
 from planner.rounds import Ledger, Life, Slab, buffers_of, stretched
 from planner.shards import Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
@@ -51,20 +50,12 @@ class Store:
         return self.kept + self.scratch
 
 
-class Waiting(Planned, Protocol):
-    """A strategy of whose values on the host each has bytes of its own."""
-
-    def waiting(self) -> Iterator[tuple[str, int]]:
-        """The bytes that the host holds for a while, by the names of its buffers."""
-        ...
-
-
 def kept_bytes(strategy: Planned) -> int:
     """Bytes of all that the host keeps of the strategy's task between segments."""
     return sum(shard.kept_bytes for shard in strategy.shards)
 
 
-def store(strategy: Strategy | Waiting) -> Store:
+def store(strategy: Planned) -> Store:
     """The task's part of the host store, as the strategy has it."""
     name = strategy.costs.task.name
     held = pack(
@@ -75,11 +66,7 @@ def store(strategy: Strategy | Waiting) -> Store:
         ),
         "host",
     )
-    if isinstance(strategy, Strategy):
-        scratch = Scratch.of(strategy).buffers
-    else:
-        scratch = pack(strategy.waiting(), "host")
-    base = extent(held)
+    base, scratch = extent(held), Scratch.of(strategy).buffers
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind))
 
@@ -93,7 +80,7 @@ def fitted(strategy: Strategy, room: int) -> Strategy | None:
     return replace(strategy, host_bytes=left) if waiting.least().bytes <= left else None
 
 
-def least_bytes(strategy: Strategy | Waiting) -> int:
+def least_bytes(strategy: Planned) -> int:
     """Bytes of the host without which the strategy does not fit."""
     if isinstance(strategy, Strategy):
         return kept_bytes(strategy) + _Waiting(strategy).least().bytes
@@ -110,7 +97,9 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Strategy) -> "Scratch":
+    def of(cls, strategy: Planned) -> "Scratch":
+        if not isinstance(strategy, Strategy):
+            return cls(pack(strategy.waiting(), "host"), {}, ())
         waiting = _Waiting(strategy)
         if strategy.host_bytes is None:
             values = waiting.values()
@@ -134,10 +123,12 @@ class _Waiting:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        copies = moves(strategy)
-        self.costs, self.parts, self.count = strategy.costs, strategy.parts, copies.count
-        self.grads = [(k, out) for role, k, out in copies.waits if role == "grad"][::-1]
-        self.aside = [one for one in copies.waits if one[0] != "grad"]
+        walk = walked(strategy)
+        self.costs, self.parts, self.count = strategy.costs, strategy.parts, walk.lives.count[0]
+        out = {(v.number, v.role): v.out for v in walk.values[0] if v.out}
+        waits = [(role, k, out[k, role]) for k, role in sorted(out, key=itemgetter(0))]
+        self.grads = [(k, out) for role, k, out in waits[::-1] if role == "grad"]
+        self.aside = [one for one in waits if one[0] in ("x", "saved")]
 
     def values(self, grads: int = 0) -> list[Value]:
         """All that waits, for as long as costs nobody anything; or so many gradients at a time."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 
+from planner.lowering.strategy import PipelineStrategy
 from planner.shards import Links, Strategy, Value
 
 
@@ -19,7 +20,11 @@ class Clock:
     link needs longer than that for a round."""
 
     def __init__(
-        self, strategy: Strategy, us: Sequence[int], links: Links, values: Sequence[Value]
+        self,
+        strategy: PipelineStrategy | Strategy,
+        us: Sequence[int],
+        links: Links,
+        values: Sequence[Value],
     ) -> None:
         self.strategy, self.us, self.links, self.costs = strategy, us, links, strategy.costs
         values = [value for value in values if value.bytes]

@@ -6,15 +6,12 @@ s1.grad             ============   one value, from its first use to its last
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from planner.shards import Into, Out, Value
+from planner.shards import Value
 from plans.schema import Role
 from profiles.codec import align
-
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Item(NamedTuple):
@@ -50,18 +47,12 @@ class Lives:
     """The values that come and go; lives only while a round is made. now: the turn that each device
     is at; steps: of its turns."""
 
-    def __init__(
-        self,
-        steps: Sequence[Sequence[int]],
-        into: Mapping[str, Into] = MappingProxyType({}),
-        out: Mapping[str, Out] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, steps: Sequence[Sequence[int]]) -> None:
         self.now, self.steps = [0] * len(steps), steps
         self.count = [own[-1] + 1 if own else 0 for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
         self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
         self.single: dict[tuple[int, str], _Single] = {}
-        self.into, self.out = into, out  # copies of values and items, by name
 
     def step(self, device: int, turn: int) -> int:
         """The step of a turn, which may be before the first or behind the last."""
@@ -141,8 +132,4 @@ class Lives:
         self, device: int, name: str, size: int, role: Role, number: int, first: int, last: int
     ) -> Value:
         """A value on a device, from one step to another."""
-        into, out = self.into.get(name), self.out.get(name)
-        if into and (ring := self.rings.get((device, into.after))) and len(ring.lives) == 1:
-            into = into._replace(after=f"{into.after}.0")
-        own = name, align(size), first, last, 1
-        return Value(*own, into, out, space=str(device), role=role, number=number)
+        return Value(name, align(size), first, last, space=str(device), role=role, number=number)

@@ -1,133 +1,81 @@
-"""When what moves must be on the only device and can leave it, and how long its steps compute.
+"""Which values of a device move: when their copies must be there, and when they can leave.
 
-Steps are counted as `sweep` numbers them, and wrap around: what is loaded ahead for step 0 lives at
-the end of the round before.
+Steps wrap around: what is loaded ahead for step 0 lives at the end of the round before.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from planner.lowering.turns import Turn, computes, sweep
-from planner.shards import Into, Mode, Out, ShardCost, Strategy, backward_us, forward_us
+from planner.lowering.strategy import PipelineStrategy
+from planner.shards import Into, Out, Strategy, Value
 from plans.schema import Role
 
 
-@dataclass
 class Moves:
-    """The copies of parameters, state, gradients, boundaries and packed activations, by the names
-    of their values. us: µs that every step computes. waits: what the host holds for a while, as its
-    role, its shard and its copy there."""
+    """The copies of a round of so many steps; lives only while its values are made."""
 
-    us: list[int]
-    into: dict[str, Into] = field(default_factory=dict)
-    out: dict[str, Out] = field(default_factory=dict)
-    waits: list[tuple[Role, int, Out]] = field(default_factory=list)
+    def __init__(
+        self, strategy: PipelineStrategy | Strategy, values: Iterable[Value], count: int
+    ) -> None:
+        self.strategy, self.count = strategy, count
+        self.of: dict[tuple[Role, int], list[Value]] = {}
+        for value in values:
+            self.of.setdefault((value.role, value.number), []).append(value)
 
-    @property
-    def count(self) -> int:
-        """Steps of a round."""
-        return len(self.us)
+    def values(self) -> list[Value]:
+        """All values, those that move with their copies."""
+        found = list[Value]()
+        for (role, k), own in self.of.items():
+            mode = self.strategy.modes[k]
+            if role == "param" and mode.params != "resident":
+                own = self._parameters(k, own)
+            elif role == "grad" and mode.update == "host":
+                own = [self._gradient(k, value) for value in own]
+            elif role == "state" and mode.update == "device-streamed":
+                own = [self._state(k, value) for value in own]
+            elif (role == "x" and mode.spilled) or role == "saved":
+                own = self._aside(own)
+            found += own
+        return found
 
-    def aside(self, role: Role, k: int, made: int, back: int, size: int) -> None:
-        """Add the copies of a boundary or of packed activations, which go microbatch by microbatch
-        and come back so."""
-        name, gap = ("x", 2) if role == "x" else ("a", 1)
-        out = self.out[f"{name}{k}"] = Out(made, back, size, steady=True)
-        self.into[f"{name}{k}b"] = Into(back, size, made + gap, f"{name}{k}", steady=True)
-        self.waits.append((role, k, out))
+    def _parameters(self, k: int, own: Sequence[Value]) -> list[Value]:
+        """Parameters come for the first pass, behind what updates them, and where they do not stay
+        for the last backward; they go if they have changed here."""
+        shard, mode = self.strategy.shards[k], self.strategy.modes[k]
+        size, begin, end, after = shard.param_bytes, own[0].first, own[-1].last, f"s{k}.grad"
+        free, out = end + 1, None  # when what this round has updated may come for the next one
+        if self.strategy.costs.noted and mode.update == "host" and shard.grad_bytes:
+            free = self.strategy.sweeps  # behind all norms, before which none is updated
+        if mode.update == "device-streamed" and shard.grad_bytes:
+            after = f"s{k}.state" if shard.cast else own[-1].name
+            out = None if shard.cast else Out(end, begin + self.count, size)
+        into = Into(begin, size, free - self.count, after, cast=shard.cast)
+        found = [own[0]._replace(into=into)]
+        for gone, value in pairwise(own):
+            into = Into(value.first, size, gone.last + 1, cast=shard.cast)
+            found.append(value._replace(into=into))
+        return [*found[:-1], found[-1]._replace(out=out)]
 
+    def _gradient(self, k: int, value: Value) -> Value:
+        """Gradients go to the host, which updates with them before the shard computes again."""
+        shard, again = self.strategy.shards[k], self.of["param", k][0].first + self.count
+        out = Out(value.last, again, shard.grad_bytes, shard.update_host_us)
+        return value._replace(out=out)
 
-@lru_cache(maxsize=64)
-def moves(strategy: Strategy) -> Moves:
-    """The copies of a strategy, which several look at one after the other."""
-    turns = [turn for turn in sweep(strategy) if computes(strategy, turn)]
-    found, at = Moves(_computing(strategy, turns)), _Steps(strategy, turns)
-    for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True)):
-        count, back = strategy.costs.microbatches, at.backward[k]
-        if mode.spilled:
-            found.aside("x", k, at.forward[k - 1], back, count * shard.in_bytes)
-        if mode.activations == "offload":
-            found.aside("saved", k, at.forward[k], back, count * (shard.offload_bytes or 0))
-        free = at.update[k] + 1  # when what this round has updated may come for the next one
-        if strategy.costs.noted and mode.update == "host" and shard.grad_bytes:
-            free = strategy.sweeps  # behind all norms, before which none is updated
-        _updated(found, at, k, shard, mode, free - found.count)
-        if mode.params != "resident" and shard.param_bytes:
-            _parameters(found, at, k, shard, mode, free - found.count)
-    return found
+    def _state(self, k: int, value: Value) -> Value:
+        """State comes for the update, and goes behind it."""
+        size, step = self.strategy.shards[k].state_bytes, value.first
+        into = Into(step, size, step + 1 - self.count, value.name)
+        return value._replace(into=into, out=Out(step, step + self.count, size))
 
-
-class _Steps:
-    """By shard the steps of its first pass, its last forward, its last backward, and its update on
-    the device, or else that backward."""
-
-    def __init__(self, strategy: Strategy, turns: Sequence[Turn]) -> None:
-        self.first: dict[int, int] = {}
-        self.forward: dict[int, int] = {}
-        self.backward: dict[int, int] = {}
-        self.update: dict[int, int] = {}
-        for turn in turns:
-            block = range(turn.shard, strategy.last + 1)
-            for k in block if turn.kind == "block" else (turn.shard,):
-                self.first.setdefault(k, turn.step)
-            if turn.kind == "F":
-                self.forward[turn.shard] = turn.step
-            elif turn.kind == "B":
-                self.backward[turn.shard] = self.update[turn.shard] = turn.step
-            elif turn.kind == "U":
-                self.update[turn.shard] = turn.step
-
-
-def _updated(found: Moves, at: _Steps, k: int, shard: ShardCost, mode: Mode, free: int) -> None:
-    """Gradients that go to the host, state that comes and goes."""
-    if mode.update == "host" and shard.grad_bytes:
-        again = at.first[k] + found.count
-        out = Out(at.backward[k], again, shard.grad_bytes, shard.update_host_us)
-        found.out[f"s{k}.grad"] = out
-        found.waits.append(("grad", k, out))
-    elif mode.update == "device-streamed" and shard.state_bytes:
-        name, step = f"s{k}.state", at.update[k]
-        found.into[name] = Into(step, shard.state_bytes, free, name)
-        if shard.grad_bytes:
-            found.out[name] = Out(step, step + found.count, shard.state_bytes)
-
-
-def _parameters(found: Moves, at: _Steps, k: int, shard: ShardCost, mode: Mode, free: int) -> None:
-    """Parameters come for the first pass, behind what updates them, and where they do not stay for
-    the last backward; they go if they have changed here."""
-    own, after = f"s{k}.param", f"s{k}.grad"
-    twice = mode.params == "streamed" and at.forward.get(k, at.backward[k]) < at.backward[k]
-    last = f"{own}.1" if twice else own
-    if mode.update == "device-streamed" and shard.grad_bytes:
-        after = f"s{k}.state" if shard.cast else last
-        if not shard.cast:
-            again = at.first[k] + found.count
-            found.out[last] = Out(at.update[k], again, shard.param_bytes)
-    found.into[own] = Into(at.first[k], shard.param_bytes, free, after, cast=shard.cast)
-    if twice:
-        gone = at.first[k] + 1
-        found.into[last] = Into(at.backward[k], shard.param_bytes, gone, cast=shard.cast)
-
-
-def _computing(strategy: Strategy, turns: Sequence[Turn]) -> list[int]:
-    """µs that every step computes."""
-    found = [0] * (turns[-1].step + 1)
-    for turn in turns:
-        shard, mode = strategy.shards[turn.shard], strategy.modes[turn.shard]
-        match turn.kind:
-            case "F":
-                us = forward_us(shard, mode)
-            case "B":
-                us = backward_us(shard, mode)
-            case "N":
-                us = shard.norm_us
-            case "U":
-                us = shard.update_device_us
-            case _:
-                block = range(turn.shard, strategy.last + 1)
-                pairs = [(strategy.shards[k], strategy.modes[k]) for k in block]
-                us = sum(backward_us(*pair) for pair in pairs)
-                us += sum(forward_us(*pair) for pair in pairs[:-1])
-        found[turn.step] += us * turn.each
-    return found
+    def _aside(self, own: Sequence[Value]) -> list[Value]:
+        """Boundaries and packed activations go microbatch by microbatch, and come back so."""
+        costs, shard = self.strategy.costs, self.strategy.shards[own[0].number]
+        one = shard.in_bytes if own[0].role == "x" else shard.offload_bytes or 0
+        size, went, came = costs.microbatches * one, own[0], own[-1]
+        into = Into(came.first, size, went.last + 1, went.name, steady=True)
+        out, back = Out(went.first, came.first, size, steady=True), came.name.split(".")[0]
+        return [
+            v._replace(into=into) if v.name.split(".")[0] == back else v._replace(out=out)
+            for v in own
+        ]

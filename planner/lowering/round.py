@@ -24,18 +24,16 @@ from typing import Generic, TypeVar
 
 from planner.lowering.host_bytes import Scratch
 from planner.lowering.link_windows import Clock
-from planner.lowering.moves import moves
-from planner.lowering.stays import copied
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import sweep, turns
-from planner.lowering.walk import Walk
+from planner.lowering.turns import turns
+from planner.lowering.walk import Walk, walked
 from planner.rounds import (
+    Copy,
     Cycle,
     Draft,
     Emitter,
     Entry,
     Ledger,
-    Life,
     Orders,
     Slab,
     Steady,
@@ -60,42 +58,79 @@ S = TypeVar("S", Strategy, PipelineStrategy)
 
 
 @dataclass(frozen=True, eq=False)
-class _Round(Generic[S]):
-    """A strategy laid out in the slabs of its devices: what is the same for one and several."""
+class Round(Generic[S]):
+    """A strategy laid out in the slabs of its devices.
+
+    room: the bytes that a device may need where lives are stretched.
+    """
 
     strategy: S
     links: Links
+    room: int = 0
 
     @cached_property
     def walk(self) -> Walk:
-        raise NotImplementedError
+        own = self.strategy
+        if isinstance(own, Strategy):
+            return walked(own)
+        return Walk(own, turns(own, self.links), self.links.node)
 
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        raise NotImplementedError
+        each = zip(self.walk.us(self.links), self.walk.values, self.reserves, strict=True)
+        return [
+            lay_out(Clock(self.strategy, us, self.links, values), self.room - reserve)
+            for us, values, reserve in each
+        ]
+
+    @cached_property
+    def memory(self) -> list[Memory]:
+        """The bytes that the round takes of every device."""
+        pairs = zip(self.slabs, self.reserves, strict=True)
+        return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
+
+    @property
+    def device_bytes(self) -> int:
+        """The most that any device needs."""
+        return max(one.bytes for one in self.memory)
 
     @cached_property
     def entries(self) -> list[Entry]:
         """The ops in the order of their meaning."""
         own = self.strategy
-        emitter = Emitter(own.costs, own.shards, own.modes, self.links, each=own.costs_each)
+        emitter = Emitter(own, self.links, each=own.costs_each)
         return list(emitter.entries(self.walk.visits))
-
-    @property
-    def memory(self) -> list[Memory]:
-        """The bytes that the round takes of every device."""
-        raise NotImplementedError
-
-    @cached_property
-    def before(self) -> dict[str, list[str]]:
-        """For a buffer, those whose bytes it takes over."""
-        return {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
 
     @cached_property
     def draft(self) -> Draft:
-        """The round by positions; copies are wanted in the order of meaning."""
-        return Draft.of(self.entries, dependencies(self.entries, self.before))
+        """The round by positions; on one device loads may serve the next round."""
+        entries, scratch = self.entries, Scratch.of(self.strategy)
+        before = {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
+        needs = dependencies(entries, {**before, **scratch.before})
+        loads: dict[int, int] = {}  # by shard the first of its parameters
+        for at, item in enumerate(entries) if self.strategy.stretches else ():
+            if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
+                loads.setdefault(item.name.number, at)
+        return Draft.of(entries, needs, self._rank(scratch.order), frozenset(loads.values()))
+
+    def _rank(self, order: Sequence[int]) -> list[int]:
+        """Copies are wanted in the order of meaning; updates on the host in the order of the next
+        forward or, where gradients must make room, in that; copies out as the strategy says."""
+        entries, rank = self.entries, list(range(len(self.entries)))
+        position = {item.name: at for at, item in enumerate(entries)}
+        task = self.strategy.costs.task.name
+        for place, k in enumerate(order):
+            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
+        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
+        if norms is not None:
+            rank[norms] = 0  # few bytes that all updates on the host wait for
+        if self.strategy.urgent:
+            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
+            for at, item in enumerate(entries):
+                if item.stream.lane is Lane.D2H and at != norms:
+                    rank[at] = again[next(iter(item.reads)), item.name.number]
+        return rank
 
     @cached_property
     def best(self) -> Steady:
@@ -112,8 +147,11 @@ class _Round(Generic[S]):
         return best
 
     def _orders(self) -> Iterator[Orders]:
+        if not self.strategy.stretches:
+            yield in_order(self.draft)  # mostly as good, and found sooner
         yield from dispatched(self.draft)
-        yield in_order(self.draft)
+        if self.strategy.stretches:
+            yield in_order(self.draft)
 
     @property
     def period_us(self) -> int:
@@ -123,69 +161,21 @@ class _Round(Generic[S]):
         """The timed program that trains the task this way. cycle: its rounds, with other times."""
         state, orders = self.best
         own, stays = self.strategy, self.walk.stays
-        emitter = Emitter(own.costs, own.shards, own.modes, self.links.alone, self.entries)
+        emitter = Emitter(own, self.links.alone, self.entries)
         comes = list(stays.comes(self.links))
         for at in sorted(orders.moved):  # rounds load these for the next one
             (_, name), k = next(iter(self.entries[at].writes.items())), self.entries[at].name.number
             device = self.entries[at].stream.device
-            comes.append((device, copied(own.shards[k], k, "P", "param", name.split("/")[1])))
+            comes.append(Copy.of(own.shards[k], k, "P", device, "param", name.split("/")[1]))
         return assembled(
             (own.costs.task.name,),
             self.memory,
             tuple(buffer for slab in self.slabs for buffer in slab.buffers),
-            cycle or Cycle.dispatched(self.entries, orders, state),
-            enter=[e for device, copy in comes for e in emitter.copies([copy], device)],
-            leave=[e for device, copy in stays.goes() for e in emitter.copies([copy], device)],
+            cycle or Cycle(self.entries, orders, state),
+            enter=list(emitter.copies(comes)),
+            leave=list(emitter.copies(stays.goes())),
             evaluates=own.evaluates,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Round(_Round[Strategy]):
-    """On one device, in a slab of at most `room` bytes, or of the least that it needs."""
-
-    room: int = 0
-
-    @cached_property
-    def walk(self) -> Walk:
-        return Walk(self.strategy, sweep(self.strategy))
-
-    @property
-    def slab(self) -> Slab:
-        return self.slabs[0]
-
-    @cached_property
-    def slabs(self) -> list[Slab]:
-        us, values = moves(self.strategy).us, self.walk.values[0]
-        return [lay_out(Clock(self.strategy, us, self.links, values), self.room)]
-
-    @property
-    def memory(self) -> list[Memory]:
-        return [Memory(self.slab.bytes, self.strategy.reserve_bytes)]
-
-    @cached_property
-    def draft(self) -> Draft:
-        """The round by positions. Updates on the host are wanted in the order of the next forward
-        or, where gradients must make room, in that; copies out as the strategy says."""
-        entries, rank = self.entries, list(range(len(self.entries)))
-        position = {item.name: at for at, item in enumerate(entries)}
-        task, scratch = self.strategy.costs.task.name, Scratch.of(self.strategy)
-        for place, k in enumerate(scratch.order):
-            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
-        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
-        if norms is not None:
-            rank[norms] = 0  # few bytes that all updates on the host wait for
-        if self.strategy.urgent:
-            again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
-            for at, item in enumerate(entries):
-                if item.stream.lane is Lane.D2H and at != norms:
-                    rank[at] = again[next(iter(item.reads)), item.name.number]
-        needs = dependencies(entries, {**self.before, **scratch.before})
-        loads: dict[int, int] = {}  # by shard the first of its parameters
-        for at, item in enumerate(entries):
-            if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
-                loads.setdefault(item.name.number, at)
-        return Draft.of(entries, needs, rank, frozenset(loads.values()))
 
     def blame(self) -> dict[int, int]:
         """For every shard µs that compute waits for one of its copies or updates, or that its own
@@ -211,37 +201,12 @@ class Round(_Round[Strategy]):
                             found[k] = found.get(k, 0) + wait
         return found
 
-
-@dataclass(frozen=True, eq=False)
-class PipelineRound(_Round[PipelineStrategy]):
-    """On several devices, each value in its place no longer than it must be."""
-
     @cached_property
-    def walk(self) -> Walk:
-        return Walk(self.strategy, turns(self.strategy, self.links), self.links.node)
-
-    @cached_property
-    def slabs(self) -> list[Slab]:
-        pairs = zip(self.walk.values, self.walk.stays.count, strict=True)
-        return [Slab(map(Life.of, values), max(1, count)) for values, count in pairs]
-
-    @cached_property
-    def memory(self) -> list[Memory]:
-        pairs = zip(self.slabs, self._reserves(), strict=True)
-        return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
-
-    def _orders(self) -> Iterator[Orders]:
-        yield in_order(self.draft)  # mostly as good, and found sooner
-        yield from dispatched(self.draft)
-
-    @property
-    def device_bytes(self) -> int:
-        """The most that any device needs."""
-        return max(one.slab_bytes + one.reserve_bytes for one in self.memory)
-
-    def _reserves(self) -> Iterator[int]:
+    def reserves(self) -> list[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
-        queues = queued(self.entries)
+        if isinstance(self.strategy, Strategy):
+            return [self.strategy.reserve_bytes]
+        queues, found = queued(self.entries), list[int]()
         for device in range(self.strategy.devices):
             queue = queues.get(Stream(device, Lane.COMPUTE), [])
             buffers = sum(
@@ -249,7 +214,9 @@ class PipelineRound(_Round[PipelineStrategy]):
                 for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)
                 if device in devices
             )
-            yield self._most([self.entries[at] for at in queue]) + buffers + SCALARS_BYTES
+            most = self._most([self.entries[at] for at in queue])
+            found.append(most + buffers + SCALARS_BYTES)
+        return found
 
     def _most(self, entries: Sequence[Entry]) -> int:
         """The most that graphs and an op take together; a graph lives until its backward ends."""
@@ -265,6 +232,13 @@ class PipelineRound(_Round[PipelineStrategy]):
                 alive[key] = self.strategy.cost(k, m).saved_bytes
             live += alive[key] if kind in "FI" and key in alive else 0
         return most
+
+
+DeviceRound = Round[Strategy]
+"""On one device."""
+
+PipelineRound = Round[PipelineStrategy]
+"""On several."""
 
 
 def lay_out(clock: Clock, room: int) -> Slab:

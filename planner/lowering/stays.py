@@ -8,13 +8,12 @@ streamed   s0 .. s0                      s0 ... s0         loaded for each run o
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from planner.lowering.lives import Lives
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn
-from planner.rounds import Copy, Send
-from planner.shards import Links, ShardCost, Strategy, Value
+from planner.rounds import Copy, Turn
+from planner.shards import Links, Strategy, Value
 from plans.schema import Role
 
 
@@ -73,13 +72,11 @@ class Stays:
 
     def before(self, device: int, turn: int) -> int:
         """The first turn of the run before the one with this turn: what comes for it may come
-        then."""
-        own, starts = self.strategy, self.starts[device]
-        if not own.ahead:
+        then, or where lives are stretched as early as there is room."""
+        if self.strategy.stretches:
             return turn
+        starts = self.starts[device]
         at = bisect_right(starts, turn) - 2
-        if own.evaluates and at < 0:
-            return starts[at] - self.count[device] if own.ahead > 1 else 0
         return starts[at] if at >= 0 else -1
 
     def at(self, device: int, k: int, turn: int) -> Stay:
@@ -93,16 +90,13 @@ class Stays:
         """The shards whose parameters this turn needs, which is number `now`, and their stays."""
         return [(k, self.at(turn.device, k, now)) for k in self.needs(turn)]
 
-    def loads(self, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
+    def loads(self, device: int, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
         """Parameters that come for this turn and those that follow it."""
-        begun = [one for one in here if one[1].first == now]
-        if not begun:
-            return []
         shards, modes = self.strategy.shards, self.strategy.modes
         return [
-            copied(shards[k], k, "P", "param", stay.name)
-            for k, stay in begun
-            if modes[k].params != "resident"
+            Copy.of(shards[k], k, "P", device, "param", stay.name)
+            for k, stay in here
+            if stay.first == now and modes[k].params != "resident"
         ]
 
     def _lasting(self) -> Iterator[tuple[int, int, Role]]:
@@ -115,7 +109,7 @@ class Stays:
             if mode.update == "device":
                 yield home, k, "state"
 
-    def comes(self, links: Links) -> Iterator[tuple[int, Copy | Send]]:
+    def comes(self, links: Links) -> Iterator[Copy]:
         """Copies to the devices before the first round. What changes is in the store of its home's
         node alone: a device of every other node gets it from there, and sends it on."""
         has: dict[tuple[int, int], int] = {}  # by node and shard the device that sends
@@ -124,18 +118,18 @@ class Stays:
             home = self.strategy.homes[k]
             source = has.setdefault((node, k), device)
             if not shard.grad_bytes or node == links.node_of(home):
-                yield device, copied(shard, k, "P", role)
+                yield Copy.of(shard, k, "P", device, role)
             else:
                 source, name = home if source == device else source, f"s{k}.{role}"
                 size = shard.bytes_of(role)
-                yield source, Send(source, "s", k, role, size, name, device, name)
+                yield Copy("X", source, "s", k, role, size, name, name, to=device)
 
-    def goes(self) -> Iterator[tuple[int, Copy]]:
+    def goes(self) -> Iterator[Copy]:
         """The same back to the host after the last one, if it has changed."""
         for device, k, role in self._lasting():
             changed = self.strategy.shards[k].grad_bytes and not self.strategy.evaluates
             if changed and device == self.strategy.homes[k]:
-                yield device, copied(self.strategy.shards[k], k, "S", role)
+                yield Copy.of(self.strategy.shards[k], k, "S", device, role)
 
     def values(self, lives: Lives) -> Iterator[Value]:
         """Parameters, and what is there all the time beside them."""
@@ -152,12 +146,6 @@ class Stays:
         norms = self.strategy.costs.task.norm_bytes
         for device, last in enumerate(lives.count):
             yield lives.value(device, "norm", norms, "norm", 0, 0, last)
-
-
-def copied(shard: ShardCost, k: int, kind: Literal["P", "S"], role: Role, name: str = "") -> Copy:
-    """A copy of what a shard is trained with. name: of the value, if it has one of its own."""
-    host = f"s{k}.{role}"
-    return Copy(kind, "s", k, role, shard.bytes_of(role), name or host, host)
 
 
 def _starts(turns: Sequence[Turn]) -> list[int]:

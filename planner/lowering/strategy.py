@@ -7,37 +7,28 @@ from functools import cached_property
 from planner.inputs import Layout
 from planner.lowering.trees import Join, joins
 from planner.orders import Order, Pass
-from planner.shards import MicrobatchCost, Mode, ShardCost, TaskCosts
+from planner.shards import MicrobatchCost, Planned, ShardCost, TaskCosts
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineStrategy:
+class PipelineStrategy(Planned):
     """The cuts, the mode of each shard, and the passes that each device runs in turn.
 
     order: without forwards of the last shard, whose backward computes the loss, if there are any
     backwards. named: the order's name. each: the costs of every microbatch, where they differ;
     `costs` are those of the largest, and microbatches of one device have equally many bytes. tight:
-    what comes for an update, or goes after it, shares no memory with the turns around. ahead:
-    parameters come no sooner than for their own passes (0), while the shard before has its passes
-    (1), or so for the next round, too (2; of an evaluation).
+    what comes for an update, or goes after it, shares no memory with the turns around.
     """
 
-    costs: TaskCosts
-    cuts: tuple[int, ...]
-    modes: tuple[Mode, ...]
     order: Order
     layout: Layout
     named: str
     each: tuple[TaskCosts, ...] = ()
     tight: bool = False
-    ahead: int = 1
 
-    stretches = False  # values live as long as turns say, with the turn beside it where they move
+    sweeps = 0  # steps before updates that wait for norms; evaluations, which stretch, have none
+    urgent = False  # copies out go in the order in which they are made
     ring = 2  # buffers through which packed activations leave
-
-    @cached_property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return self.costs.cut(self.cuts).shards
 
     @cached_property
     def sized(self) -> tuple[MicrobatchCost, ...]:
@@ -74,23 +65,8 @@ class PipelineStrategy:
         )
 
     @property
-    def last(self) -> int:
-        """The last shard's number."""
-        return len(self.cuts) - 2
-
-    @property
     def devices(self) -> int:
         return len(self.order)
-
-    @cached_property
-    def owner(self) -> int | None:
-        """The shard whose tied parameters others use."""
-        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
-
-    @cached_property
-    def holders(self) -> tuple[int, ...]:
-        """The other shards that use them, ascending."""
-        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
 
     def readers(self, k: int) -> tuple[int, ...]:
         """The shards that read a shard's parameters, which change when all are done."""
@@ -99,11 +75,6 @@ class PipelineStrategy:
     def read(self, k: int) -> tuple[int, ...]:
         """The shards whose parameters a shard's passes read."""
         return (k, self.owner) if self.owner is not None and k in self.holders else (k,)
-
-    @property
-    def tie_bytes(self) -> int:
-        """Bytes of one microbatch's gradients that wait for the owner's backward."""
-        return 0 if self.owner is None else self.costs.tie_bytes
 
     @cached_property
     def where(self) -> dict[tuple[int, int], int]:
@@ -154,6 +125,12 @@ class PipelineStrategy:
     def evaluates(self) -> bool:
         """True if no pass goes backwards."""
         return all(one.kind == "F" for passes in self.order for one in passes)
+
+    @property
+    def stretches(self) -> bool:
+        """True where values have their least lives, which `lay_out` stretches while there is room;
+        else they live as long as turns say, with the turn beside it where they move."""
+        return self.evaluates
 
     @cached_property
     def halved(self) -> frozenset[int]:

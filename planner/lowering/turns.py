@@ -6,28 +6,14 @@ what adds, notes and updates. One after the other they would be right.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.trees import sums
 from planner.orders import Order, Pass
-from planner.rounds import execution_order, once
-from planner.shards import Links, Strategy, forward_us, pass_us
-
-
-class Turn(NamedTuple):
-    """A pass, or R, N or U of a shard. number: of a microbatch, or of what is added. each: it
-    stands for so many microbatches, as a "block" for those that go through its shards one by one.
-    step: of its device, -1 where each turn is one."""
-
-    device: int
-    kind: Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
-    shard: int
-    number: int
-    each: int = 1
-    step: int = -1
+from planner.rounds import Turn, execution_order, once
+from planner.shards import Links, Strategy, pass_us
 
 
 class _Begun(NamedTuple):
@@ -44,7 +30,24 @@ def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
     return turn.kind != "U" or strategy.modes[turn.shard].update != "host"
 
 
-@lru_cache(maxsize=64)
+def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> int:
+    """µs that a turn computes, packing left out."""
+    k, kind, m = turn.shard, turn.kind, turn.number
+    shard, up = strategy.shards[k], range(k, strategy.last)
+    match kind:
+        case "R":
+            return links.add_us(shard.grad_bytes)
+        case "N":
+            return shard.norm_us
+        case "U":
+            return shard.update_device_us if computes(strategy, turn) else 0
+        case "block":
+            ways = [("F", j) for j in up] + [("B", j) for j in (*up, strategy.last)]
+        case _:
+            ways = [(kind, k)]
+    return turn.each * sum(pass_us(strategy.cost(j, m), strategy.modes[j], p) for p, j in ways)
+
+
 def sweep(s: Strategy) -> list[Turn]:
     """The turns of one device: each shard with all microbatches up and down, those of a block one
     by one.
@@ -125,7 +128,7 @@ class _Closing:
         self, strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
     ) -> None:
         self.strategy, self.links = strategy, links
-        self.ready = additions(strategy, links, ends)
+        self.ready = gathered(strategy, links, ends)
         self.free = Counter[int]()
         self.patient: list[list[_Due]] = [[] for _ in strategy.order]  # by device
         self.hasty: list[_Due] = []  # of parameters that come and go: what they take is free sooner
@@ -146,7 +149,7 @@ class _Closing:
         while self.hasty and self.hasty[0].ready <= start:
             yield heappop(self.hasty).turn
         line = self.patient[device]
-        while line and (end := max(line[0].ready, self.free[device]) + self._us(line[0])) <= start:
+        while line and (end := self._end(line[0])) <= start:
             self.free[device] = end
             yield from self._behind(heappop(line))
 
@@ -159,22 +162,19 @@ class _Closing:
             self.patient[device] = [one for one in line if one not in first]
             heapify(self.patient[device])
             for one in first:
-                self.free[device] = max(one.ready, self.free[device]) + self._us(one)
+                self.free[device] = self._end(one)
                 yield from self._behind(one)
         yield due.turn
+
+    def _end(self, due: "_Due") -> int:
+        """When a turn ends that its device does next."""
+        begin = max(due.ready, self.free[due.turn.device])
+        return begin + turn_us(self.strategy, due.turn, self.links)
 
     def rest(self) -> Iterator[Turn]:
         """All others, as they become ready."""
         for due in sorted(due for line in (self.hasty, *self.patient) for due in line):
             yield due.turn
-
-    def _us(self, due: "_Due") -> int:
-        shard = self.strategy.shards[due.shard]
-        host = self.strategy.modes[due.shard].update == "host"
-        update = 0 if host else shard.update_device_us
-        return {"R": self.links.add_us(shard.grad_bytes), "N": shard.norm_us, "U": update}[
-            due.turn.kind
-        ]
 
 
 class _Due(NamedTuple):
@@ -188,17 +188,9 @@ class _Due(NamedTuple):
 
 def gathered(
     strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
-) -> list[int]:
-    """By shard, when its gradients of all replicas are added up on its home, and no pass reads it.
-    ends: of its passes on each device that has it."""
-    return [own[-1] for own in additions(strategy, links, ends)]
-
-
-def additions(
-    strategy: PipelineStrategy, links: Links, ends: Mapping[tuple[int, int], int]
 ) -> list[list[int]]:
-    """By shard, when each of its additions can begin, and when all are done and no pass reads the
-    shard."""
+    """By shard, when each addition of its gradients on the way to its home can begin, and when all
+    are done and no pass reads the shard. ends: of its passes on each device that has it."""
     own = [{device: ends[k, device] for device in on} for k, on in enumerate(strategy.replicas)]
     sizes = [shard.grad_bytes for shard in strategy.shards]
     found = sums(strategy.added, own, sizes, links)
@@ -211,7 +203,10 @@ def additions(
 def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
     """All passes as they begin when nothing else is to be done, each behind what it needs."""
     passes = [(device, one) for device, own in enumerate(strategy.order) for one in own]
-    us = [_us(strategy, one) for _, one in passes]
+    us = [
+        pass_us(strategy.cost(one.shard, one.microbatch), strategy.modes[one.shard], one.kind)
+        for _, one in passes
+    ]
     queues = list[Sequence[int]](_queues(strategy.order))
     needs: list[list[int]] = [[] for _ in passes]
     at = {one: place for place, (_, one) in enumerate(passes)}
@@ -229,11 +224,6 @@ def _begun(strategy: PipelineStrategy, links: Links) -> Iterator[_Begun]:
     rank = {place: n for n, place in enumerate(execution_order(queues, needs))}
     for place in sorted(range(len(passes)), key=lambda place: (starts[place], rank[place])):
         yield _Begun(starts[place], starts[place] + us[place], *passes[place])
-
-
-def _us(strategy: PipelineStrategy, one: Pass) -> int:
-    shard, mode = strategy.cost(one.shard, one.microbatch), strategy.modes[one.shard]
-    return forward_us(shard, mode) if one.kind == "F" else pass_us(shard, mode, one.kind)
 
 
 def _queues(order: Order) -> Iterator[range]:

@@ -7,11 +7,11 @@ are noted, and the home, or the host, updates.
 Of several replicas each adds what it gets to its own before that goes on, as `trees` says.
 """
 
+from collections.abc import Sequence
+
 from planner.lowering.lives import Item, Lives
-from planner.lowering.stays import Stays, copied
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn
-from planner.rounds import Copy, Send, Visit
+from planner.rounds import Copy, Turn, Visit
 from planner.shards import Strategy
 from plans.schema import Role
 
@@ -22,23 +22,22 @@ class Updates:
     """The updates of a round; lives only while their visits are made."""
 
     def __init__(
-        self, strategy: PipelineStrategy | Strategy, lives: Lives, stays: Stays, node: int
+        self, strategy: PipelineStrategy | Strategy, lives: Lives, every: Sequence[Turn], node: int
     ) -> None:
-        self.strategy, self.shards, self.node = strategy, strategy.shards, node
-        self.lives, self.stays = lives, stays
-        self.updated = {t.shard: t.step for own in stays.turns for t in own if t.kind == "U"}
+        self.strategy, self.shards, self.node, self.lives = strategy, strategy.shards, node, lives
+        self.updated = {turn.shard: turn.step for turn in every if turn.kind == "U"}
         self.ready = set[int]()  # shards whose state comes before their update
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
-    def visit(self, turn: Turn) -> Visit:
-        """A turn of one of these kinds."""
+    def visit(self, turn: Turn, param: str, loads: Sequence[Copy]) -> Visit:
+        """A turn of one of these kinds; an update on the device finds parameters there."""
         if turn.kind == "R":
             return self._add(turn)
         if turn.kind == "N":
             return self._note(turn)
         on_host = self.strategy.modes[turn.shard].update == "host"
-        return self._on_host(turn) if on_host else self._on_device(turn)
+        return self._on_host(turn) if on_host else self._on_device(turn, param, loads)
 
     def grad(self, device: int, k: int, after: int = 0) -> str:
         """The gradients of a shard that a device makes, in use, and so many turns longer."""
@@ -54,7 +53,7 @@ class Updates:
         if not first or turn.step != self.updated.get(k) or not self.shards[k].state_bytes:
             return []
         self.ready.add(k)
-        return [copied(self.shards[k], k, "P", "state")]
+        return [Copy.of(self.shards[k], k, "P", turn.device, "state")]
 
     def _add(self, turn: Turn) -> Visit:
         """R: the sum of another device comes when it is to be added, so that a few are there at
@@ -64,10 +63,11 @@ class Updates:
         other = Item(f"o{k}", k, "grad", size)
         take = self.lives.take if self.strategy.tight else self.lives.receive
         there = take(device, other, n)
-        send = Send(source, "s", k, "grad", size, self.grad(source, k, after=1), device, there)
+        grad = self.grad(source, k, after=1)
+        send = Copy("X", source, "s", k, "grad", size, grad, there, to=device)
         self.lives.give(device, other, n)
         at: dict[Role, str] = {"grad": self.grad(device, k), "other": there}
-        return Visit(k, n, "R", at, [send], device=device)
+        return Visit(turn, at, [send])
 
     def _note(self, turn: Turn) -> Visit:
         """N: behind the norms of the shards before, wherever those are."""
@@ -76,9 +76,9 @@ class Updates:
         self.norms, self.known = home, {home}
         on_host = self.strategy.modes[k].update == "host"
         grad = self.grad(home, k, after=on_host and not self.strategy.stretches)
-        takes = [copied(self.shards[k], k, "S", "grad", grad)] if on_host else []
+        takes = [Copy.of(self.shards[k], k, "S", home, "grad", grad)] if on_host else []
         at: dict[Role, str] = {"grad": grad, "norm": "norm"}
-        return Visit(k, 0, "N", at, brings, takes, device=home)
+        return Visit(turn, at, brings, takes)
 
     def _on_host(self, turn: Turn) -> Visit:
         """U on the host, of gradients that go there, or have gone with their norms."""
@@ -86,49 +86,49 @@ class Updates:
         brings = self._hosted(home)
         if not self.strategy.costs.noted:
             grad = self.grad(home, k, after=-1 if self.strategy.stretches else 1)
-            brings.append(copied(self.shards[k], k, "S", "grad", grad))
-        return Visit(k, 0, "U", {}, brings, device=home)
+            brings.append(Copy.of(self.shards[k], k, "S", home, "grad", grad))
+        return Visit(turn, {}, brings)
 
-    def _on_device(self, turn: Turn) -> Visit:
+    def _on_device(self, turn: Turn, param: str, loads: Sequence[Copy]) -> Visit:
         """U on the device; others get the new parameters from there, or from the host."""
         home, _, k, *_ = turn
         shard, mode, now = self.shards[k], self.strategy.modes[k], self.lives.now[home]
         at: dict[Role, str] = {
             "grad": self.grad(home, k),
-            "param": self.stays.at(home, k, now).name,
+            "param": param,
             "state": f"s{k}.state",
             "norm": "norm",
         }
-        brings = [*self.stays.loads(self.stays.here(turn, now), now), *self._normed(home)]
-        takes = list[Copy | Send]()
+        brings = [*loads, *self._normed(home)]
+        takes = list[Copy]()
         if mode.update == "device-streamed" and shard.state_bytes:
             around = 0 if self.strategy.tight else 1
             span = now - around, now + around
             self.lives.use(home, at["state"], shard.state_bytes, "state", k, *span)
             if k not in self.ready:
-                brings.append(copied(shard, k, "P", "state"))
+                brings.append(Copy.of(shard, k, "P", home, "state"))
         if mode.params == "resident":
             size, name = shard.param_bytes, at["param"]
             for device, user in reversed(self.strategy.sent[k]):
-                takes.append(Send(device, "s", k, "param", size, name, user, name))
+                takes.append(Copy("X", device, "s", k, "param", size, name, name, to=user))
         else:
-            takes.append(copied(shard, k, "S", "param", at["param"]))
+            takes.append(Copy.of(shard, k, "S", home, "param", at["param"]))
         if mode.update == "device-streamed" and shard.state_bytes:
             # Behind the parameters, which are wanted sooner; before them, where modes are chosen
             # by a program that counts on it (`pipelines.delays`).
             place = len(takes) if self.strategy.stretches else 0
-            takes.insert(place, copied(shard, k, "S", "state"))
-        return Visit(k, 0, "U", at, brings, takes, device=home)
+            takes.insert(place, Copy.of(shard, k, "S", home, "state"))
+        return Visit(turn, at, brings, takes)
 
-    def _normed(self, device: int) -> list[Copy | Send]:
+    def _normed(self, device: int) -> list[Copy]:
         """The norms noted so far come to a device that does not have them."""
         if self.norms is None or device in self.known:
             return []
         self.known.add(device)
         size = self.strategy.costs.task.norm_bytes
-        return [Send(self.norms, "norm", 0, "norm", size, "norm", device, "norm")]
+        return [Copy("X", self.norms, "norm", 0, "norm", size, "norm", "norm", to=device)]
 
-    def _hosted(self, device: int) -> list[Copy | Send]:
+    def _hosted(self, device: int) -> list[Copy]:
         """Norms come to a node's host once, by way of its device that needs them there first."""
         host = _HOST - device // self.node
         if self.norms is None or host in self.known:
@@ -136,4 +136,4 @@ class Updates:
         comes = self._normed(device)
         self.known.add(host)
         size = self.strategy.costs.task.norm_bytes
-        return [*comes, Copy("S", "norm", 0, "norm", size, "norm", "norm")]
+        return [*comes, Copy("S", device, "norm", 0, "norm", size, "norm", "norm")]

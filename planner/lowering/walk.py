@@ -10,20 +10,26 @@ back lies in d. What a forward packed is a.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from planner.lowering.lives import Item, Lives
-from planner.lowering.moves import moves
+from planner.lowering.moves import Moves
 from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import Turn, computes
+from planner.lowering.turns import computes, sweep, turn_us
 from planner.lowering.updates import Updates
-from planner.rounds import Copy, Send, Visit
-from planner.shards import Strategy, Value
+from planner.rounds import Copy, Turn, Visit
+from planner.shards import Links, Strategy, Value
 from plans.schema import Role
 
 _ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved"}
+
+
+@lru_cache(maxsize=64)
+def walked(strategy: Strategy) -> "Walk":
+    """The walk of a strategy on one device, which several look at one after the other."""
+    return Walk(strategy, sweep(strategy))
 
 
 class Walk:
@@ -39,53 +45,62 @@ class Walk:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
         steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
-        if isinstance(strategy, Strategy):
-            self.lives = Lives(steps, moves(strategy).into, moves(strategy).out)
-        else:
-            self.lives = Lives(steps)
-        self.updates = Updates(strategy, self.lives, self.stays, node or strategy.devices)
+        self.lives = Lives(steps)
+        self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int], Item] = {}
-        self.visits, batches = list[Visit](), list[Turn]()
+        self.batches = list[Turn]()  # that come first, and stay
         if isinstance(strategy, Strategy):
-            # All come first, and stay.
-            batches = [Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts)]
-            self.visits += map(self._batch, batches)
+            self.batches += (Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts))
+        self.visits = [self._batch(turn) for turn in self.batches]
         for turn in every:
             self.visits += self._visits(turn)
-        for turn in batches:
+        for turn in self.batches:
             self.lives.give(0, self._batch_of(turn.number), turn.number)
 
     @cached_property
     def values(self) -> list[list[Value]]:
-        """The values of every device."""
+        """The values of every device, with their copies where lives are stretched."""
         found: list[list[Value]] = [[] for _ in self.lives.now]
         for value in (*self.lives.values(), *self.stays.values(self.lives)):
             if value.bytes:
                 found[int(value.space)].append(value)
+        if not self.strategy.stretches:
+            return found
+        pairs = zip(found, self.lives.count, strict=True)
+        return [Moves(self.strategy, values, count).values() for values, count in pairs]
+
+    def us(self, links: Links) -> list[list[int]]:
+        """µs that every step of each device computes."""
+        found = [[0] * max(1, count) for count in self.lives.count]
+        for us, steps, own in zip(found, self.lives.steps, self.stays.turns, strict=True):
+            for step, turn in zip(steps, own, strict=True):
+                us[step] += turn_us(self.strategy, turn, links)
         return found
 
     def _visits(self, turn: Turn) -> Iterator[Visit]:
         if turn.kind == "block":
             yield self._block(turn)
         elif turn.kind in "RNU":
-            yield self.updates.visit(turn)
+            now = self.lives.now[turn.device]
+            here = self.stays.here(turn, now)
+            name = here[0][1].name if here else ""
+            yield self.updates.visit(turn, name, self.stays.loads(turn.device, here, now))
         else:
             passes = "F" if self.strategy.last or self.strategy.evaluates else "BI"
-            if turn.shard == 0 and turn.kind in passes and not self.strategy.stretches:
+            if turn.shard == 0 and turn.kind in passes and not self.batches:
                 yield self._batch(turn)
             yield self._forward(turn) if turn.kind == "F" else self._backward(turn)
         self.lives.now[turn.device] += computes(self.strategy, turn)
 
     def _batch(self, turn: Turn) -> Visit:
         """A microbatch comes to its first shard's device, and goes on to its last one's."""
-        device, k, m = turn.device, turn.shard, turn.number
+        device, m = turn.device, turn.number
         batch = self._batch_of(m)
         there, now = self.strategy.where[self.strategy.last, m], self.lives.now[device]
-        since = self.stays.before(device, now) if self.strategy.evaluates else max(0, now - 1)
-        name = self.lives.take(device, batch, m, since)
+        name = self.lives.take(device, batch, m, max(0, now - 1))
         takes = [self._send(turn, batch, name, there)] if there != device else []
-        return Visit(k, m, "P", {"batch": name}, (), takes, device=device, each=turn.each)
+        return Visit(turn._replace(kind="P"), {"batch": name}, (), takes)
 
     def _block(self, turn: Turn) -> Visit:
         """All microbatches but the last through the shards of the block, as one op."""
@@ -108,17 +123,16 @@ class Walk:
                     at["x"] = self.lives.find(device, self._boundary("x", k, 0), 0) or ""
                 if ties:
                     at["tie"] = self.lives.find(device, ties[0], 0 if within else m) or ""
-                inner.append(Visit(k, m, "F", at))
+                inner.append(Visit(Turn(device, "F", k, m), at))
         for item in inside:
             self.lives.give(device, item, 0)
         now = self.lives.now[device]
-        loads = self.stays.loads(self.stays.here(turn, now), now)
-        return Visit(turn.shard, turn.number, "block", {}, loads, (), inner, each=turn.each)
+        return Visit(turn, {}, self.stays.loads(device, self.stays.here(turn, now), now), (), inner)
 
     def _forward(self, turn: Turn) -> Visit:
         device, k, m = turn.device, turn.shard, turn.number
         at, brings = self._uses(turn)
-        takes = list[Copy | Send]() if k == self.strategy.last else [*self._output(turn, at)]
+        takes = list[Copy]() if k == self.strategy.last else [*self._output(turn, at)]
         for item in self._waits(k, m):
             after = 1 - self.strategy.stretches
             if item.role == "saved":
@@ -127,13 +141,13 @@ class Walk:
                 if self.strategy.stretches:
                     after = min(after, self.lives.end(device) - self.lives.now[device])
             if item.role == "saved" or self.strategy.where[k - 1, m] != device:
-                takes.append(_waiting("S", item, at[item.role], m))
+                takes.append(_waiting("S", turn, item, at[item.role]))
             self.lives.give(device, item, m, after)
         if self.strategy.evaluates:
             self._release(turn)
-        return Visit(k, m, "F", at, brings, takes, device=device, each=turn.each)
+        return Visit(turn, at, brings, takes)
 
-    def _output(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy | Send]:
+    def _output(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The output of a forward: it stays, or goes to another device or the host."""
         device, k, m = turn.device, turn.shard + 1, turn.number
         x, y = self._boundary("x", k, m), self._boundary("y", k, m)
@@ -141,7 +155,7 @@ class Walk:
         if there == device:
             at["y"] = self.lives.take(device, x, m)
             if self.strategy.modes[k].spilled:
-                yield _waiting("S", x, at["y"], m)
+                yield _waiting("S", turn, x, at["y"])
         else:
             at["y"] = self.lives.take(device, y, m)
             yield self._send(turn, x, at["y"], there)
@@ -150,7 +164,7 @@ class Walk:
     def _backward(self, turn: Turn) -> Visit:
         """B, or I and later W."""
         device, kind, k, m = turn.device, turn.kind, turn.shard, turn.number
-        now, takes = self.lives.now[device], list[Copy | Send]()
+        now, takes = self.lives.now[device], list[Copy]()
         waits, shard, mode = list[Copy](), self.shards[k], self.strategy.modes[k]
         if self.strategy.stretches and mode.update == "device-streamed" and shard.grad_bytes:
             waits += self.updates.state(turn)
@@ -161,7 +175,7 @@ class Walk:
                 if item.role == "saved":
                     since = max(since, now - self.strategy.ring + 1)
             name = self.lives.take(device, self._down(item.name[0], k, m), m, since)
-            waits.append(_waiting("P", item, name, m))
+            waits.append(_waiting("P", turn, item, name))
         at, brings = self._uses(turn)
         if kind != "W":
             takes += self._gradients(turn, at)
@@ -169,9 +183,9 @@ class Walk:
             self._release(turn)
             if self.shards[k].grad_bytes:
                 at["grad"] = self.updates.grad(device, k)
-        return Visit(k, m, kind, at, [*brings, *waits], takes, device=device, each=turn.each)
+        return Visit(turn, at, [*brings, *waits], takes)
 
-    def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
+    def _gradients(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The gradients that come to a backward and that it makes, beside those of its weights."""
         device, k, m = turn.device, turn.shard, turn.number
         if k < self.strategy.last:
@@ -192,7 +206,7 @@ class Walk:
         if self.shards[k].tie:
             yield from self._ties(turn, at)
 
-    def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Send]:
+    def _ties(self, turn: Turn, at: dict[Role, str]) -> Iterator[Copy]:
         """The sum of a tie's gradients comes from the holder behind and goes on to the one before,
         at last to the owner."""
         device, k, m = turn.device, turn.shard, turn.number
@@ -217,7 +231,7 @@ class Walk:
             self.lives.give(device, self._down("x", k, m), m, int(not over))
         if self.strategy.modes[k].activations == "offload":
             self.lives.give(device, self._down("a", k, m), m)
-        if k in (0, last) and not self.strategy.stretches:
+        if k in (0, last) and not self.batches:
             self.used[device, m] += 1
             if self.used[device, m] == 1 + (last > 0 and where[0, m] == where[last, m]):
                 self.lives.give(device, self._batch_of(m), m)
@@ -239,7 +253,7 @@ class Walk:
         for item in items:
             if name := self.lives.find(device, item, m):
                 at[item.role] = name
-        return at, self.stays.loads(here, now)
+        return at, self.stays.loads(device, here, now)
 
     def _tie(self, k: int, m: int) -> Item:
         return Item("tie", k, "tie", self.strategy.bytes_of("tie", k, m))
@@ -275,17 +289,18 @@ class Walk:
         if mode.activations == "offload":
             yield self._boundary("a", k, m)
 
-    def _send(self, turn: Turn, item: Item, name: str, there: int) -> Send:
+    def _send(self, turn: Turn, item: Item, name: str, there: int) -> Copy:
         """Send a microbatch's value to a slot of another device."""
         _, number, role, size = item
         target = self.lives.receive(there, item, turn.number)
-        return Send(turn.device, role, number, role, size, name, there, target, turn.number)
+        here, m = turn.device, turn.number
+        return Copy("X", here, role, number, role, size, name, target, m, there)
 
 
-def _waiting(kind: Literal["P", "S"], item: Item, name: str, m: int) -> Copy:
+def _waiting(kind: Literal["P", "S"], turn: Turn, item: Item, name: str) -> Copy:
     """A copy from the host, or to it, of what waits there."""
-    host = f"{item.name}.{m}"
-    return Copy(kind, item.name[0], item.number, item.role, item.bytes, name, host, m)
+    (own, number, role, size), m = item, turn.number
+    return Copy(kind, turn.device, own[0], number, role, size, name, f"{own}.{m}", m)
 
 
 def _steps(turns: Sequence[Turn]) -> Sequence[int]:

@@ -5,31 +5,31 @@ any stretch of shards stay close to the solution's. What the solution was not su
 again, with what it was sure of given.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from planner.inputs import Effort
+from planner.lp.branch_and_bound import again
 from planner.lp.rows import Weights, grouped
 from planner.lp.windows import Solution
 from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
 
-Again = Callable[[Solution], Solution | None]  # solves for its part once more
-
 _SURE = 0.5  # of a shard
 
 
-def rounded(guide: Solution, groups: int, even: bool, again: Again) -> Strategy:
-    """The strategy whose shards are the items of the guide.
+def rounded(guide: Solution, groups: int, effort: Effort, *, even: bool) -> Strategy:
+    """The strategy whose shards are the items of the guide; where it is not sure, the program is
+    solved again with the modes of which it is.
 
-    again: asked where the guide is not sure, with the modes of which it is. even: what is done in a
-    group of items is spread evenly over them. The program does not care,
+    even: what is done in a group of items is spread evenly over them. The program does not care,
     but copies that come at once wait for each other.
     """
     modes, sure = _modes(_evened(guide, groups) if even else guide)
     if not all(sure):
         fixed = tuple(m if s else None for m, s in zip(modes, sure, strict=True))
         closer = replace(guide, part=replace(guide.part, fixed=fixed))
-        guide = again(closer) or guide
+        guide = again(closer, guide.terms, groups, effort) or guide
     modes, _ = _modes(guide)
     items = guide.terms.items
     cuts = (*(first for first, _ in items), items[-1][1])

@@ -1,8 +1,8 @@
 """The only file that knows the solver: PuLP 3.3 and 4.x, with HiGHS behind both; for the load
 program, solved some ninety times in a search, HiGHS itself.
 
-PuLP 3 calls a time-limited incumbent "Optimal" and a missing one an objective of 0.0, so its
-status is never read; sol_status and the solver's own bound are. Nothing but this file sees it.
+PuLP 3 calls a time-limited incumbent "Optimal", so that sol_status is read for what was found.
+Nothing but this file sees it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,23 +21,23 @@ Numbers = NDArray[np.int32]
 
 
 class Status(Enum):
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
+    """FOUND: a solution, be it the best or not."""
+
+    FOUND = "found"
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """bound: proven on the objective (minimised); values are read off the model's variables."""
+    """How a linear program was solved, and its objective where a solution was found."""
 
     status: Status
-    objective: float | None
-    bound: float | None
+    objective: float | None = None
 
     @property
     def found(self) -> bool:
-        return self.status in (Status.OPTIMAL, Status.FEASIBLE)
+        return self.status is Status.FOUND
 
 
 def minimise(name: str) -> Any:
@@ -63,8 +63,9 @@ def total(row: Iterable[tuple[float, Any]]) -> Any:
 
 def solve(
     model: Any, *, seconds: float, seed: int, nodes: int = 20_000, gap: float = 1e-6
-) -> Outcome:
-    """Solve; one thread and a node limit, so that the answer does not depend on the machine."""
+) -> Status:
+    """Solve; one thread and a node limit, so that the answer does not depend on the machine. The
+    values are those of the model's variables."""
     solver = pulp.HiGHS(
         msg=False,
         timeLimit=max(0.1, seconds),
@@ -76,35 +77,15 @@ def solve(
     try:
         raw = model.solve(solver)
     except KeyError:  # PuLP 3 has no name for a solution or node limit
-        return Outcome(Status.UNKNOWN, None, None)
-    if isinstance(raw, int):
-        return _pulp3(model)
-    return _pulp4(model, raw)
-
-
-def _pulp3(model: Any) -> Outcome:
-    if model.status == pulp.LpStatusInfeasible:
-        return Outcome(Status.INFEASIBLE, None, None)
-    if model.sol_status == pulp.LpSolutionOptimal:
-        status = Status.OPTIMAL
-    elif model.sol_status == pulp.LpSolutionIntegerFeasible:
-        status = Status.FEASIBLE
+        return Status.UNKNOWN
+    if isinstance(raw, int):  # 3.3
+        infeasible = model.status == pulp.LpStatusInfeasible
+        found = model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     else:
-        return Outcome(Status.UNKNOWN, None, None)
-    objective = float(pulp.value(model.objective))
-    # A pure LP has no MIP bound (HiGHS says 0): its optimum is its own bound.
-    bound = float(model.solverModel.getInfo().mip_dual_bound) if model.isMIP() else objective
-    return Outcome(status, objective, bound)
-
-
-def _pulp4(model: Any, raw: Any) -> Outcome:
-    if not raw.has_solution:
-        infeasible = raw.status.name == "Infeasible"
-        return Outcome(Status.INFEASIBLE if infeasible else Status.UNKNOWN, None, None)
-    objective = float(pulp.value(model.objective))
-    bound = objective if raw.best_bound is None else float(raw.best_bound)
-    optimal = abs(objective - bound) <= 1e-6 * max(1.0, abs(objective))
-    return Outcome(Status.OPTIMAL if optimal else Status.FEASIBLE, objective, bound)
+        infeasible, found = raw.status.name == "Infeasible", raw.has_solution
+    if infeasible:
+        return Status.INFEASIBLE
+    return Status.FOUND if found else Status.UNKNOWN
 
 
 def duals(model: Any) -> dict[str, float]:
@@ -210,12 +191,12 @@ class Linear:
         solver.run()
         status = _LINEAR.get(solver.getModelStatus(), Status.UNKNOWN)
         if status is Status.UNKNOWN and self._whole and _found(solver):
-            status = Status.FEASIBLE  # the nodes are used up
+            status = Status.FOUND  # the nodes are used up
         values: list[float] = []
-        outcome = Outcome(status, None, None)
+        outcome = Outcome(status)
         if outcome.found:
             objective = float(solver.getInfo().objective_function_value)
-            outcome, values = Outcome(status, objective, objective), solver.getSolution().col_value
+            outcome, values = Outcome(status, objective), solver.getSolution().col_value
         if not (near or more or self._whole):
             self._basis = solver.getBasis() if outcome.found else None
         if more:
@@ -226,7 +207,7 @@ class Linear:
 
 
 _LINEAR = {
-    highspy.HighsModelStatus.kOptimal: Status.OPTIMAL,
+    highspy.HighsModelStatus.kOptimal: Status.FOUND,
     highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
     highspy.HighsModelStatus.kUnboundedOrInfeasible: Status.INFEASIBLE,
 }

@@ -104,9 +104,9 @@ class Phases:
         outcome, values = model.solve(more, seconds=seconds, seed=seed, near=near)
         if outcome.status is Status.INFEASIBLE:
             return None
-        if not outcome.found or outcome.bound is None:
+        if outcome.objective is None:
             return Solution(terms, part, 0, ())
-        period = math.floor(max(0.0, outcome.bound) * MS * (1 - 1e-6) - 1e-3)
+        period = math.floor(max(0.0, outcome.objective) * MS * (1 - 1e-6) - 1e-3)
         return Solution(terms, part, max(0, period), self.frame.weights(values))
 
 

@@ -6,6 +6,7 @@ laid out, are shorter in the mean.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -23,12 +24,11 @@ def best_mix(
     """The mix on so many devices with which these steps are shortest in the mean, as far as
     exchanges of pipelines find it; None where no offer holds the longest sequence."""
     longest = max(int(own.max()) for own in steps)
-    known = dict[Counts, int]()
 
+    @cache
     def us(counts: Counts) -> int:
-        if counts not in known:
-            known[counts] = _mean_us(_pool(offers, counts), steps, how)
-        return known[counts]
+        pool = _pool(offers, counts)
+        return sum(max(laid_out(pool, own, how).us) for own in steps) // len(steps)
 
     def able(counts: Counts) -> bool:
         return any(n and one.longest >= longest for n, one in zip(counts, offers, strict=True))
@@ -81,7 +81,3 @@ def _pool(offers: Sequence[Offer], counts: Counts) -> Pool:
             if count
         )
     )
-
-
-def _mean_us(pool: Pool, steps: Sequence[Array], how: How) -> int:
-    return sum(max(laid_out(pool, own, how).us) for own in steps) // len(steps)

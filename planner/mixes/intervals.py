@@ -9,6 +9,7 @@ Where a sequence has the choice, the ratio of its times on two types rises or fa
 all the way, so that intervals are no loss but for the limits of memory.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -62,14 +63,8 @@ def divided(
     high = search.enough()
     if high is None:
         return None
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if search.within(middle):
-            high = middle
-        else:
-            low = middle
-    return Division(high, search.within(high))
+    us = 1 + bisect_left(range(1, high), True, key=lambda us: bool(search.within(us)))
+    return Division(us, search.within(us))
 
 
 def _times(offer: Offer, lengths: Array) -> Floats:

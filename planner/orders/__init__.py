@@ -2,13 +2,14 @@
 
 from planner.orders.bounds import bounds
 from planner.orders.improve import improved
+from planner.orders.list_schedule import ranked_schedule
 from planner.orders.memory import peaks
 from planner.orders.moves import Row, Rows
 from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward, zero_bubble
 from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
 from planner.orders.places import Placement, placed
-from planner.orders.ranked_schedule import backwards_first, breadth_first, ranked_schedule
 from planner.orders.search import searched
+from planner.orders.tables import ranking_of
 from planner.orders.timing import InvalidOrder, Times, late, makespan, timed
 
 __all__ = [
@@ -24,10 +25,8 @@ __all__ = [
     "Row",
     "Rows",
     "Times",
-    "backwards_first",
     "bounds",
     "breadth",
-    "breadth_first",
     "gpipe",
     "improved",
     "late",
@@ -36,6 +35,7 @@ __all__ = [
     "peaks",
     "placed",
     "ranked_schedule",
+    "ranking_of",
     "searched",
     "share",
     "timed",

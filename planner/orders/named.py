@@ -11,12 +11,12 @@ breadth take them in groups.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-from planner.orders.list_schedule import ListSchedule, Rule
+from planner.orders.list_schedule import Rule
 from planner.orders.memory import can_run
 from planner.orders.passes import Order, Pass, Pipeline, Places
-from planner.orders.search import ranked
+from planner.orders.search import Schedules, ranked
 from planner.orders.stages import NEVER, Homes, Stages
 
 Named = Callable[[Pipeline, Places], Order]
@@ -93,9 +93,9 @@ def one_forward_one_backward(pipeline: Pipeline, places: Places) -> Order:
     order = stages.order(lines)
     if can_run(pipeline, order):
         return order
-    depth = [max(depths[d] for d in place) for place in stages.places]
-    rule = Rule.alike(pipeline.devices, depth, 0, 0, eager=True)
-    return stages.order(_scheduled(stages.pipeline, stages.places, [rule], split=False))
+    depth = tuple(max(depths[d] for d in place) for place in stages.places)
+    schedules = Schedules(stages.pipeline, stages.places, split=False)
+    return stages.order(schedules.order(Rule(depth, (0,) * pipeline.devices, eager=True)))
 
 
 def _in_turn(
@@ -125,18 +125,7 @@ def _depth(mine: list[list[int]], own: list[int], turn: int) -> int:
 
 def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
     """Backwards split in two, and memory: the best list schedule of a few, as in the papers."""
-    return _scheduled(pipeline, places, ranked(pipeline, places), split=True)
-
-
-def _scheduled(pipeline: Pipeline, places: Places, rules: Iterable[Rule], split: bool) -> Order:
-    """The list schedule of the first rule with which it ends; gpipe, which always does, if with
-    none."""
-    schedule = ListSchedule(pipeline, places, split)
-    for rule in rules:
-        lines = schedule.lines(rule)
-        if schedule.ended(lines):
-            return schedule.network.order(lines)
-    return gpipe(pipeline, places)
+    return Schedules(pipeline, places).order(ranked(pipeline, places)[0])
 
 
 NAMED: dict[str, Named] = {

@@ -11,16 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
+from planner.orders.list_schedule import FAR, judged, ranked_schedule
 from planner.orders.moves import Rows, State, drawn
 from planner.orders.passes import Order, Pipeline
-from planner.orders.ranked_schedule import (
-    FAR,
-    Tables,
-    backwards_first,
-    breadth_first,
-    judged,
-    ranked_schedule,
-)
+from planner.orders.tables import Tables, ranking_of
 from planner.orders.timing import makespan, timed
 
 TRIALS = 3  # placements that are annealed with a tenth of the effort
@@ -76,9 +70,10 @@ def placed(
 
 def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_Start]:
     """The starts of a search, the shortest first."""
+    lowest = pipeline.limits is None  # within memory a microbatch ends before the next one begins
     rankings = [
-        Tables.of(pipeline, rule(pipeline, parts))
-        for rule in (breadth_first, backwards_first)
+        Tables.of(pipeline, ranking_of(pipeline, parts, eager, lowest))
+        for eager in (True, False)
         for parts in ((False, True) if split else (False,))
     ]
     pairs = [(tables, rows) for tables in rankings for rows in starts(pipeline)]

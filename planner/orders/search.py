@@ -4,15 +4,15 @@ Ended by its budget, in passes timed, or where a bound proves that nothing is be
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.orders.bounds import bounds, ladder
 from planner.orders.improve import Exchanges
-from planner.orders.list_schedule import ListSchedule, Rule
-from planner.orders.passes import Order, Pipeline, Places
-from planner.orders.stages import NEVER
-from planner.orders.timing import InvalidOrder, spans_of
+from planner.orders.list_schedule import Rule, judged
+from planner.orders.passes import Order, Pass, Pipeline, Places
+from planner.orders.stages import Homes
+from planner.orders.tables import Tables, ranking_of
+from planner.orders.timing import Network, spans_of
 
 ENOUGH = 8  # microbatches per device that show what a rule is worth
 ROUND = 200  # variations of one rule
@@ -20,15 +20,37 @@ BEST = 4  # rules that rounds begin with
 PERCENT = (0, 25, 50, 75, 100, 200, 1000)
 
 
+class Schedules:
+    """List schedules of a pipeline in given places by rules; split: backwards are I and W."""
+
+    def __init__(self, pipeline: Pipeline, places: Places, split: bool = True) -> None:
+        self.rows = Homes.of(pipeline, places).where
+        rankings = (ranking_of(pipeline, split, eager) for eager in (False, True))
+        self.tables = [Tables.of(pipeline, ranking) for ranking in rankings]
+        lines: list[list[Pass]] = [[] for _ in range(pipeline.devices)]
+        for item in self.tables[0].passes:
+            lines[self.rows[item.shard][item.microbatch]].append(item)
+        self.network = Network.of(pipeline, tuple(map(tuple, lines)))
+
+    def lines(self, rule: Rule) -> list[list[int]]:
+        """The schedule of a rule, as numbers of the network."""
+        tables, numbers = self.tables[rule.eager], self.network.numbers
+        taken: list[list[int]] = [[] for _ in range(tables.devices)]
+        judged(tables, self.rows, tables.loads(self.rows), rule=rule, taken=taken)
+        return [[numbers[tables.passes[i]] for i in line] for line in taken]
+
+    def order(self, rule: Rule) -> Order:
+        """The schedule of a rule."""
+        return self.network.order(self.lines(rule))
+
+
 def ranked(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]:
     """All rules, the best first; judged with fewer microbatches where there are many."""
     few = min(pipeline.microbatches, ENOUGH * pipeline.devices)
     short = replace(pipeline, microbatches=few)
-    schedule, values = ListSchedule(short, places, split), []
+    schedules, values = Schedules(short, places, split), []
     for rule in _rules(short, places):
-        lines = schedule.lines(rule)
-        ended = schedule.ended(lines)
-        values.append(max(spans_of(schedule.network, lines)) if ended else NEVER)
+        values.append(max(spans_of(schedules.network, schedules.lines(rule))))
     own = _rules(pipeline, places)
     return [own[place] for place in sorted(range(len(own)), key=values.__getitem__)]
 
@@ -36,11 +58,10 @@ def ranked(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]
 def _rules(pipeline: Pipeline, places: Places) -> list[Rule]:
     """With all depths and the usual percentages."""
     return [
-        Rule.alike(pipeline.devices, depth, fill, drain, eager)
+        Rule(depth, (wait,) * pipeline.devices, eager)
         for depth in _depths(pipeline, places)
         for eager in (False, True)
-        for fill in (0, 50, 100)
-        for drain in (0, 50, 100)
+        for wait in (0, 50, 100)
     ]
 
 
@@ -51,55 +72,39 @@ def _depths(pipeline: Pipeline, places: Places) -> list[tuple[int, ...]]:
 
 def searched(pipeline: Pipeline, places: Places, budget: int, split: bool = True) -> Order:
     """The best order found by timing so many passes; `split` lets backwards be I and W."""
-    schedule = ListSchedule(pipeline, places, split)
-    exchanges = Exchanges(pipeline, schedule.network)
+    schedules = Schedules(pipeline, places, split)
+    exchanges = Exchanges(pipeline, schedules.network)
     enough = max(bounds(pipeline, places).values())
-    size, rng = len(schedule.network.time), random.Random(0)
-    depths = _depths(pipeline, places)
+    size, rng = len(schedules.network.time), random.Random(0)
 
     starts = ranked(pipeline, places, split)[:BEST]
-    tried = {rule: exchanges.score(schedule.lines(rule)) for rule in starts}
+    tried = {rule: exchanges.score(schedules.lines(rule)) for rule in starts}
     best = min(starts, key=lambda rule: tried[rule])
-    lines, least, left = schedule.lines(best), tried[best], budget
-    if not schedule.ended(lines):
-        raise InvalidOrder("no list schedule ends in so little memory")
+    lines, least, left = schedules.lines(best), tried[best], budget
     while left > 0 and least[0] > enough:
         rule = rng.choice(starts)
         score = tried[rule]
         for _ in range(min(ROUND, left // size)):
-            other = _varied(rule, depths, rng)
-            found = exchanges.score(schedule.lines(other))
+            other = _varied(rule, rng)
+            found = exchanges.score(schedules.lines(other))
             if found <= score:
                 rule, score = other, found
             if score[0] <= enough:
                 break
-        found_lines = exchanges.run(schedule.lines(rule), min(left, 4 * ROUND * size), enough)
+        found_lines = exchanges.run(schedules.lines(rule), min(left, 4 * ROUND * size), enough)
         found = exchanges.score(found_lines)
         left -= 5 * ROUND * size
         if found < least:
             lines, least = found_lines, found
-    return schedule.network.order(lines)
+    return schedules.network.order(lines)
 
 
-def _varied(rule: Rule, depths: Sequence[tuple[int, ...]], rng: random.Random) -> Rule:
-    """A rule with one to three changes, each for a device or a run of neighbours."""
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        name = rng.choice(("depth", "fill", "drain", "eager"))
-        row = list(getattr(rule, name))
-        first, last = rng.randrange(len(row)), rng.randrange(len(row))
-        if first > last or rng.random() < 0.7:
-            last = first
-        part = slice(first, last + 1)
-        if name == "depth":
-            row[part] = _deeper(row[part], [depth[part] for depth in depths], rng)
-        else:
-            value = rng.choice(PERCENT) if name != "eager" else rng.random() < 0.5
-            row[part] = [value] * (last + 1 - first)
-        rule = replace(rule, **{name: tuple(row)})
-    return rule
-
-
-def _deeper(row: list[int], others: list[tuple[int, ...]], rng: random.Random) -> Sequence[int]:
-    """One more or less, or as in one of the others."""
-    step = rng.choice((-1, 1, 0))
-    return [max(1, depth + step) for depth in row] if step else rng.choice(others)
+def _varied(rule: Rule, rng: random.Random) -> Rule:
+    """A rule with another depth of a shard, or another wait of a device."""
+    depth, wait = list(rule.depth), list(rule.wait)
+    if rng.random() < 0.5:
+        shard = rng.randrange(len(depth))
+        depth[shard] = max(1, depth[shard] + rng.choice((-1, 1)))
+    else:
+        wait[rng.randrange(len(wait))] = rng.choice(PERCENT)
+    return Rule(tuple(depth), tuple(wait), rule.eager)

@@ -4,7 +4,7 @@ A pass waits for the pass before it on its device and for one other, so a networ
 enough, and a pass is timed in a fraction of a microsecond.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class Network:
         after, lag = [NONE] * len(passes), [0] * len(passes)
         before: list[list[int]] = [[] for _ in passes]
         for number, item in enumerate(passes):
-            source = _source(pipeline, numbers, item)
+            source = source_of(pipeline, numbers, item)
             if source == NONE:
                 continue
             after[number] = source
@@ -170,8 +170,8 @@ def latest(network: Network, lines: Lines, ends: Sequence[int]) -> list[int]:
     return [start for start in starts if start is not None]
 
 
-def _source(pipeline: Pipeline, numbers: dict[Pass, int], item: Pass) -> int:
-    """The pass whose result a pass reads."""
+def source_of(pipeline: Pipeline, numbers: Mapping[Pass, int], item: Pass) -> int:
+    """The pass whose result a pass reads, or NONE."""
     kind, shard, microbatch = item
     wanted: list[Pass]
     if kind == "W":

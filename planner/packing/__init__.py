@@ -6,7 +6,7 @@ from planner.packing.kinds import in_turn
 from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
-from planner.packing.sums import TOKENS, Kind, loads
+from planner.packing.sums import TOKENS, StepKind, loads
 
 __all__ = [
     "PACKINGS",
@@ -15,9 +15,9 @@ __all__ = [
     "Array",
     "Asked",
     "How",
-    "Kind",
     "Packing",
     "Samples",
+    "StepKind",
     "arranged",
     "bucket",
     "in_turn",

@@ -24,7 +24,7 @@ from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
 from planner.packing.samples import Array, Rows, Samples
 from planner.packing.step import laid_out
-from planner.packing.sums import Kind, largest, loads, renumbered
+from planner.packing.sums import StepKind, largest, loads, renumbered
 from planner.processes import in_order
 from plans.samples import MOST, write
 
@@ -39,7 +39,7 @@ class Arrangement:
     the microbatches of their samples; which: the one of them that each step is like."""
 
     steps: Sequence[int]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[StepKind, ...]
     turns: tuple[tuple[int, int], ...]
     rows: Rows
     which: Array
@@ -66,7 +66,7 @@ def arranged(
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
 
-    found = list[Kind]()
+    found = list[StepKind]()
     for number, own in enumerate(counts):
         mine, many = np.flatnonzero(of_step == number), int(own.sum())
         held = np.empty((len(mine), 2, many), np.int64)
@@ -74,7 +74,7 @@ def arranged(
             rows[at] = renumbered(rows[at], shapes.counts[at], own)
             lengths = samples.of(apart[at])
             held[place] = loads(rows[at], lengths, many, padded=how == "pad")
-        found.append(Kind.of(held, times[mine], own))
+        found.append(StepKind.of(held, times[mine], own))
     found[0] = replace(found[0], most=largest(found))
 
     return Arrangement(

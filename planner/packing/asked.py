@@ -1,16 +1,17 @@
 """A task with lengths on devices of one kind, and its costs at any number of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.dispatch import Curve
 from planner.inputs import Kind, Layout, costs_at
 from planner.packing.packing import How
 from planner.packing.samples import Samples
-from planner.shards import Links, ShardCost, TaskCosts, cut_points, layer_graph, separable, untied
+from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of
 from profiles.lengths import of_step
@@ -28,9 +29,9 @@ def bucket(tokens: int) -> int:
 @dataclass(frozen=True, eq=False)
 class Asked:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
-    that were trained before. few: the steps that are to be planned, where not all are. judged: the
-    tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one that
-    is looked at, by default all; hows: the ways to pack that are.
+    that were trained before. few: the steps that are to be planned, where not all are. held_out:
+    the tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one
+    that is looked at, by default all; hows: the ways to pack that are.
     """
 
     task: Task
@@ -39,7 +40,7 @@ class Asked:
     host_bytes: int
     done: int = 0
     few: Sequence[int] = ()
-    judged: NDArray[np.uint32] | None = None
+    held_out: NDArray[np.uint32] | None = None
     devices: int = 1
     layout: Layout | None = None
     hows: tuple[How, ...] = PACKINGS
@@ -61,7 +62,7 @@ class Asked:
     @cached_property
     def points(self) -> tuple[int, ...]:
         """The layers where shards may end."""
-        return tuple(cut_points(layer_graph(untied(self.task) if self.apart else self.task)))
+        return tuple(cut_points(self.task, apart=self.apart))
 
     @cached_property
     def own(self) -> NDArray[np.uint32]:
@@ -76,8 +77,8 @@ class Asked:
     @cached_property
     def longest(self) -> int:
         """The tokens of the longest sample of its steps and of evaluations."""
-        judged = 0 if self.judged is None else int(self.judged.max())
-        return max(int(self.own.max()), judged)
+        held = 0 if self.held_out is None else int(self.held_out.max())
+        return max(int(self.own.max()), held)
 
     @cached_property
     def spread(self) -> float:
@@ -94,6 +95,12 @@ class Asked:
     def step(self, number: int) -> Array:
         """The tokens of the samples that come in a step."""
         return self.samples.of(number)
+
+    def curves(self, most: int, us: Callable[[TaskCosts], Sequence[int]]) -> list[Curve]:
+        """The curves of these times of microbatches of at most so many tokens."""
+        given = (0, 1), (0, most), (most * most, most)
+        times = (us(self.costs(most, *own)) for own in given)
+        return [Curve.through(most, *own) for own in zip(*times, strict=True)]
 
     def token_draws(self, shards: Sequence[ShardCost]) -> tuple[int, ...]:
         """The random draws that each token adds to a forward of each shard; () where none does."""

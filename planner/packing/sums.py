@@ -18,7 +18,7 @@ By = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Kind:
+class StepKind:
     """Rounds of a kind. most: the most tokens of any step; tokens and squares: the mean of its
     steps, from which its times follow. steps: so many are of this kind; some: tokens and squares of
     some of them (steps x 2 x microbatches)."""
@@ -30,7 +30,7 @@ class Kind:
     some: Array = field(compare=False)
 
     @classmethod
-    def of(cls, held: Array, times: Array, counts: Array) -> "Kind":
+    def of(cls, held: Array, times: Array, counts: Array) -> "StepKind":
         """The kind of steps with these loads (steps x 2 x microbatches), that come so many times.
         counts: the microbatches of every pipeline."""
         steps, ends = int(times.sum()), np.cumsum(counts)[:-1]
@@ -46,7 +46,7 @@ class Kind:
         return cls(by_pipeline(most), by_pipeline(tokens), by_pipeline(squares), steps, some)
 
 
-def largest(kinds: list[Kind]) -> By:
+def largest(kinds: list[StepKind]) -> By:
     """The most tokens of the microbatches of any of these kinds."""
     pipelines = zip(*(kind.most for kind in kinds), strict=True)
     return tuple(tuple(map(max, zip_longest(*own, fillvalue=0))) for own in pipelines)

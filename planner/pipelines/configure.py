@@ -7,6 +7,7 @@ the shortest round is kept.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
+from operator import itemgetter
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Kind, Layout, layouts
@@ -136,16 +137,14 @@ def _least(every: Sequence[Sketch], host_bytes: int, effort: Effort) -> Tried | 
     smallest microbatches that fit there, those sketches are laid out whose windows hold least."""
     firsts = {(s.costs.microbatch, s.family): s for s in every}
     for size in sorted({sketch.costs.microbatch for sketch in every}):
-        least = list[tuple[int, int, Tried]]()
+        least = list[tuple[int, Tried]]()
         for sketch in (sketch for key, sketch in firsts.items() if key[0] == size):
             program = program_of(sketch, 0, host_bytes)
-            if found := program.thrifty(effort) if program else None:
-                held, strategy = found
-                least.append(
-                    (held, len(least), Tried(sketch, PipelineRound(strategy, sketch.links)))
-                )
+            if program and (strategy := program.thrifty(effort)):
+                made = Tried(sketch, PipelineRound(strategy, sketch.links))
+                least.append((max(program.held(strategy.modes)), made))
         if least:
-            laid_out = (one for *_, one in nsmallest(_LAID_OUT, least))
+            laid_out = (one for _, one in nsmallest(_LAID_OUT, least, key=itemgetter(0)))
             return min(laid_out, key=lambda one: _made(one).device_bytes)
     return None
 
@@ -167,42 +166,47 @@ def _short_host(task: Task, every: Sequence[Sketch], host_bytes: int) -> Infeasi
 
 
 def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:
-    """No sketch is of such a layout and order."""
-    if task.parts.together and layout.devices > layout.depth:
-        return Infeasible(
-            f"{task.name}: layout {layout} has replicas, which share a batch{stays_whole(task)}; "
-            "give a --layout without replicas",
-            resource="other",
-        )
-    fixed = [layer.name for layer in task.layers if layer.in_turn]
-    if fixed and layout.devices > layout.depth:
-        return Infeasible(
-            f"{task.name}: layout {layout} has replicas of {fixed[0]}, whose forward changes its "
-            "buffers, so that one device has to run all its microbatches; give a --layout with "
-            "one replica of its stage",
-            resource="other",
-        )
+    """No sketch is of such a layout and order: the first reason that holds, and its remedy."""
     stages, microbatches = most(task)
-    wanted, given = max(layout.replicas), f"{task.name}: layout {layout}"
-    needed = layout.depth * (2 if order == INTERLEAVED else 1)
-    if order == INTERLEAVED and layout.depth == 1:
-        why = f"{given} has one stage, so there are none to take turns in order {order}"
-        remedy = "give another --order"
-    elif needed > stages:
-        shared = ", some of which share parameters," if task.ties else ""
-        in_order = f" in order {order}" if needed > layout.depth else ""
-        why = (
-            f"{given}{in_order} needs {needed} stages, but its {len(task.layers)} layers{shared} "
-            f"can be cut into {stages} at most"
-        )
-        remedy = "give a --layout of fewer stages"
-    elif wanted > microbatches:
-        why = (
-            f"{given} needs {wanted} microbatches, but a batch of {task.batch} has {microbatches} "
-            "at most, as profiled"
-        )
-        remedy = "give a --layout of fewer replicas"
-    else:
-        why = f"{given} has no backward that order {order} could split in two, by the profile"
-        remedy = "give another --order"
-    return Infeasible(f"{why}; {remedy}", resource="other")
+    replicas, turns = layout.devices > layout.depth, order == INTERLEAVED
+    needed = layout.depth * (2 if turns else 1)
+    in_order = f"in order {order} " if turns else ""
+    fixed = [layer.name for layer in task.layers if layer.in_turn]
+    shared = ", some of which share parameters," if task.ties else ""
+    reasons = (
+        (
+            replicas and task.parts.together,
+            f"has replicas, which share a batch{stays_whole(task)}",
+            "a --layout without replicas",
+        ),
+        (
+            replicas and fixed,
+            f"has replicas of {', '.join(fixed[:1])}, whose forward changes its buffers, so that "
+            "one device has to run all its microbatches",
+            "a --layout with one replica of its stage",
+        ),
+        (
+            turns and layout.depth == 1,
+            f"has one stage, so there are none to take turns in order {order}",
+            "another --order",
+        ),
+        (
+            needed > stages,
+            f"{in_order}needs {needed} stages, but its {len(task.layers)} layers{shared} can be "
+            f"cut into {stages} at most",
+            "a --layout of fewer stages",
+        ),
+        (
+            max(layout.replicas) > microbatches,
+            f"needs {max(layout.replicas)} microbatches, but a batch of {task.batch} has "
+            f"{microbatches} at most, as profiled",
+            "a --layout of fewer replicas",
+        ),
+        (
+            True,
+            f"has no backward that order {order} could split in two, by the profile",
+            "another --order",
+        ),
+    )
+    why, remedy = next((why, remedy) for so, why, remedy in reasons if so)
+    return Infeasible(f"{task.name}: layout {layout} {why}; give {remedy}", resource="other")

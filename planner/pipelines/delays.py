@@ -6,7 +6,7 @@ device 1      F1 F1 F1 B1 B1 B1 U1       F1       from F1 to the last B1 and bac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from planner.lowering import PipelineStrategy, gathered, needed, spread
@@ -37,27 +37,35 @@ def pass_costs(
 
 def pipeline_on(
     places: Places,
-    shards: Sequence[ShardCost],
+    on: Sequence[tuple[ShardCost, ...]],
     modes: Sequence[Mode],
     halved: frozenset[int],
     links: Links,
-    *,
-    devices: int,
     microbatches: int,
 ) -> Pipeline:
-    """A task on so many devices, as orders see it. places: the devices of every shard; one that
-    may get a boundary from another node waits for it as for one that does."""
-    costs = pass_costs(shards, modes, halved, links)
-    rows: dict[int, tuple[Cost, ...]] = {}
-    for device in range(0, devices, links.node or devices):
-        node = links.node_of(device)
+    """A task on several devices, as orders see it. places: the devices of every shard; on: the
+    costs of all shards on each device, which waits for a boundary that may come from another node
+    as for one that does."""
+    rows: dict[tuple[int, tuple[ShardCost, ...]], tuple[Cost, ...]] = {}
+    for device, shards in enumerate(on):
+        if (node := links.node_of(device), shards) in rows:
+            continue
         far = [next((d for d in own if links.node_of(d) != node), device) for own in places]
-        rows[node] = tuple(
+        costs = pass_costs(shards, modes, halved, links)
+        rows[node, shards] = tuple(
             cost._replace(hop=links.send_us(shard.in_bytes, there, device)) if cost.hop else cost
             for cost, shard, there in zip(costs, shards, [device, *far], strict=False)
         )
-    each = tuple(rows[links.node_of(device)] for device in range(devices))
-    return Pipeline(each, microbatches)
+    each = (rows[links.node_of(device), shards] for device, shards in enumerate(on))
+    return Pipeline(tuple(each), microbatches)
+
+
+def pipeline_of(
+    own: PipelineStrategy, links: Links, halved: frozenset[int] | None = None
+) -> Pipeline:
+    """The same of a strategy; halved: of one with these halves."""
+    split = own.halved if halved is None else halved
+    return pipeline_on(own.replicas, own.on, own.modes, split, links, own.costs.microbatches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +77,7 @@ class Delays:
 
     @cached_property
     def _pipeline(self) -> Pipeline:
-        own = self.strategy
-        alike = pipeline_on(
-            own.replicas,
-            own.shards,
-            own.modes,
-            own.halved,
-            self.links,
-            devices=own.devices,
-            microbatches=own.costs.microbatches,
-        )
-        if not own.each:
-            return alike
-        each = (pass_costs(shards, own.modes, own.halved, self.links) for shards in own.on)
-        return replace(alike, costs=tuple(map(tuple, each)))
+        return pipeline_of(self.strategy, self.links)
 
     @cached_property
     def chain_us(self) -> int:
@@ -141,7 +136,7 @@ class Delays:
     @cached_property
     def gathered(self) -> list[int]:
         """By shard, the time its gradients are added up."""
-        return gathered(self.strategy, self.links, self.lasts)
+        return [own[-1] for own in gathered(self.strategy, self.links, self.lasts)]
 
     def lane(self, k: int, mode: Mode) -> str:
         """The stream on which new parameters take turns, if there is one."""

@@ -71,5 +71,5 @@ def smaller(program: ModeProgram, made: PipelineRound, room: int) -> ModeProgram
     """The program with less room, by what a round in modes of it takes that the program does not
     see: gaps between values, or more of them."""
     seen = zip(program.room, program.held(made.strategy.modes), made.memory, strict=True)
-    rooms = (min(own, held + room - one.slab_bytes - one.reserve_bytes) for own, held, one in seen)
+    rooms = (min(own, held + room - one.bytes) for own, held, one in seen)
     return replace(program, room=tuple(rooms))

@@ -29,10 +29,16 @@ _EASE = 0.1  # that work of all streams counts for: what is not waited for may y
 
 
 class Chosen(NamedTuple):
-    """A strategy with its modes, and about how long its rounds are."""
+    """Strategies of the same shards in the same modes, one or several, and about how long their
+    rounds are, weighed."""
 
-    strategy: PipelineStrategy
+    strategies: tuple[PipelineStrategy, ...]
     us: int
+
+    @property
+    def strategy(self) -> PipelineStrategy:
+        """The first."""
+        return self.strategies[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +84,20 @@ class ModeProgram:
         return list(windows(self.strategy))
 
     @cached_property
-    def memory(self) -> list[tuple[int, Row]]:
-        """The device of every window, and the MB that are there."""
-        return [
+    def memory(self) -> list[tuple[float, Row]]:
+        """For every window the MB of its device and those that are there; of replicas once."""
+        every = (
             (
-                window.device,
-                [
+                self.room[window.device] / MB,
+                tuple(
                     (self.choices.held_bytes(window, held, mode) / MB, column)
                     for held in window.held
                     for column, mode in self.of[held.shard]
-                ],
+                ),
             )
             for window in self.windows
-        ]
+        )
+        return [(room, list(row)) for room, row in dict.fromkeys(every)]
 
     @cached_property
     def rows(self) -> list[Constraint]:
@@ -121,16 +128,6 @@ class ModeProgram:
             Constraint([(1, _WORK), *work], 0, math.inf),
             *host,
         ]
-
-    @cached_property
-    def fits(self) -> list[Constraint]:
-        """Memory on the devices."""
-        return [Constraint(row, -math.inf, room / MB) for room, row in self.filled()]
-
-    def filled(self) -> Iterable[tuple[int, Row]]:
-        """The room of each device and what fills it in its windows, those of replicas once."""
-        every = ((self.room[device], tuple(row)) for device, row in self.memory)
-        return ((room, list(row)) for room, row in dict.fromkeys(every))
 
     @cached_property
     def _passing(self) -> Counter[tuple[int, int]]:
@@ -196,7 +193,8 @@ class ModeProgram:
     def relaxed(self, effort: Effort) -> Chosen | None:
         """The period where shards may have parts of several modes, with whole modes of which each
         device has about as much; None where none fit."""
-        linear = Linear(_TAKES + len(self.takes), [*self.rows, *self.fits], {_T: 1.0, _WORK: 1.0})
+        fits = [Constraint(row, -math.inf, room) for room, row in self.memory]
+        linear = Linear(_TAKES + len(self.takes), [*self.rows, *fits], {_T: 1.0, _WORK: 1.0})
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
         if not outcome.objective:
             return None
@@ -206,17 +204,15 @@ class ModeProgram:
                 owed[home, mode] += values[column]
             modes.append(max((mode for _, mode in own), key=lambda mode: owed[home, mode]))
             owed[home, modes[-1]] -= 1
-        return Chosen(replace(self.strategy, modes=tuple(modes)), round(values[_T] * MS))
+        return Chosen((replace(self.strategy, modes=tuple(modes)),), round(values[_T] * MS))
 
-    def thrifty(
-        self, effort: Effort, *, saved: bool = False
-    ) -> tuple[int, PipelineStrategy] | None:
-        """The modes that hold least, shard by shard in all windows together, and the bytes of the
-        fullest one; where the host has no room for what they put there, those that hold least in
-        that one. saved: of those in which graphs stay, where they can."""
-        size, every = self.choices.held_bytes, self.windows
+    def thrifty(self, effort: Effort, *, saved: bool = False) -> PipelineStrategy | None:
+        """The strategy in the modes that hold least, shard by shard in all windows together; where
+        the host has no room for what they put there, in those that hold least in the fullest one.
+        saved: of those in which graphs stay, where they can."""
+        size = self.choices.held_bytes
         held: list[list[tuple[Window, Held]]] = [[] for _ in self.of]
-        for window in every:
+        for window in self.windows:
             for own in window.held:
                 held[own.shard].append((window, own))
         modes = tuple(
@@ -233,29 +229,18 @@ class ModeProgram:
         ]
         if any(need > room for need, room in zip(waits, self.host_room, strict=True)):
             chosen = self.chosen(effort, least=True)
-            if chosen is None:
-                return None
-            modes = chosen.strategy.modes
-        most = max(sum(size(w, own, modes[own.shard]) for own in w.held) for w in every)
-        return most, replace(self.strategy, modes=modes, tight=True)
+            return chosen.strategy if chosen else None
+        return replace(self.strategy, modes=modes, tight=True)
 
     def chosen(self, effort: Effort, *, least: bool = False) -> Chosen | None:
         """Whole modes, the best ones found, or those that take the least of all devices; None where
         there are none."""
-        found = chosen_for((self,), (1,), effort, least=least)
-        return Chosen(found.strategies[0], found.us) if found else None
-
-
-class ChosenFor(NamedTuple):
-    """Strategies of the same shards in the same modes, and the sum of their weighed rounds."""
-
-    strategies: tuple[PipelineStrategy, ...]
-    us: int
+        return chosen_for((self,), (1,), effort, least=least)
 
 
 def chosen_for(
     programs: Sequence[ModeProgram], weights: Sequence[float], effort: Effort, *, least: bool
-) -> ChosenFor | None:
+) -> Chosen | None:
     """Whole modes for strategies of the same shards, the same in all of them; None where there are
     none. The best ones found, where the rounds of each strategy count by its weight; or `least`,
     those that take the least of all devices."""
@@ -268,8 +253,8 @@ def chosen_for(
             return [(by, at + (more if at >= _TAKES else times if at else 0)) for by, at in row]
 
         rows += [Constraint(own(row), low, high) for row, low, high in program.rows]
-        for room, row in program.filled():
-            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room / MB)
+        for room, row in program.memory:
+            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room)
             rows.append(Constraint(limit[0], -math.inf, limit[1]))
         if not least:
             aims |= {at + 3 * n: weight for at in (_T, _WORK)}
@@ -285,7 +270,7 @@ def chosen_for(
     of = programs[0].of
     modes = tuple(max(own, key=lambda pair: values[pair[0] + more])[1] for own in of)
     us = round((found.objective or 0) * MS)
-    return ChosenFor(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
+    return Chosen(tuple(replace(one.strategy, modes=modes, tight=least) for one in programs), us)
 
 
 def _negative(row: Iterable[tuple[int, int]]) -> Row:

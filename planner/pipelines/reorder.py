@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from planner.errors import Infeasible
 from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
-from planner.orders import Order, Pipeline, Places, improved, peaks, placed, searched
-from planner.pipelines.delays import pipeline_on
+from planner.orders import Order, Pipeline, improved, peaks, placed, searched
+from planner.pipelines.delays import pipeline_of
 
 SEARCHED, PLACED = "searched", "placed"  # the names of such orders
 _LEAST = 1000  # times that a search from places alone times all passes, at least
@@ -50,24 +50,10 @@ def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | Non
 def _pipeline(made: PipelineRound, room: int) -> Pipeline:
     """The passes of a round, and the memory that they may take."""
     strategy = made.strategy
-    pipeline = _on(strategy.replicas, strategy.halved, made)
+    pipeline = pipeline_of(strategy, made.links)
     used = zip(peaks(pipeline, strategy.order), made.memory, strict=True)
-    limits = tuple(peak + room - one.slab_bytes - one.reserve_bytes for peak, one in used)
+    limits = tuple(peak + room - one.bytes for peak, one in used)
     return replace(pipeline, limits=limits)
-
-
-def _on(places: Places, halved: frozenset[int], made: PipelineRound) -> Pipeline:
-    """The round's task with shards in these places."""
-    own = made.strategy
-    return pipeline_on(
-        places,
-        own.shards,
-        own.modes,
-        halved,
-        made.links,
-        devices=own.devices,
-        microbatches=own.costs.microbatches,
-    )
 
 
 def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
@@ -79,6 +65,6 @@ def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
         return
     halved = frozenset(k for k in separable(shards) if modes[k].params != "streamed")
     places = tuple(tuple(sorted(devices)) for devices in strategy.replicas)
-    pipeline = replace(pipeline, costs=_on(places, halved, made).costs)
+    pipeline = replace(pipeline, costs=pipeline_of(strategy, made.links, halved).costs)
     order = searched(pipeline, places, budget, split=bool(halved))
     yield whole(order, strategy.last, halved)

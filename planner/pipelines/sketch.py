@@ -12,7 +12,7 @@ from planner.lowering import PipelineStrategy, separable, whole
 from planner.orders import NAMED, Order, Pass
 from planner.pipelines.delays import pipeline_on
 from planner.pipelines.stages import Work, cut
-from planner.shards import Links, Mode, TaskCosts, cut_points, layer_graph, sizes, untied
+from planner.shards import Links, Mode, TaskCosts, cut_points, sizes
 from planner.shards import separable as separable_ties
 from profiles.schema import Task
 
@@ -43,20 +43,6 @@ class PipelineSpec:
         """The stages of each device."""
         return (len(self.stages) - 1) // len(self.replicas)
 
-    def exchange_us(self, links: Links) -> int:
-        """About a device's work and then the exchange of its last shard, whose gradients go to one
-        replica in a tree, and new parameters back; 0 where there are no replicas."""
-        costs, most = self.costs, 0
-        for place, (a, b) in enumerate(pairwise(self.stages)):
-            replicas = self.replicas[place % len(self.replicas)]
-            if replicas > 1:
-                whole = costs.total("grad_bytes", a, b)
-                largest = max(layer.grad_bytes for layer in costs.layers[a:b])
-                own = -(-costs.microbatches // replicas) * costs.total("least", a, b)
-                hops = 2 * (replicas - 1).bit_length()
-                most = max(most, own + hops * links.send_us(max(largest, whole // _PIECES[-1])))
-        return most
-
     def cuts(self, points: Sequence[int], pieces: int) -> set[int]:
         """The ends of its shards: of each stage so many, of about equal times."""
         ends, total = set(self.stages), self.costs.total
@@ -74,15 +60,8 @@ class PipelineSpec:
         stage = [sum(end <= first for end in self.stages[1:]) for first in cuts[:-1]]
         places = tuple(devices[at % len(devices)] for at in stage)
         halved = separable(shards)
-        pipeline = pipeline_on(
-            places,
-            shards,
-            _all_stay(len(shards)),
-            halved,
-            links,
-            devices=sum(self.replicas),
-            microbatches=self.costs.microbatches,
-        )
+        on, modes = [shards] * sum(self.replicas), _all_stay(len(shards))
+        pipeline = pipeline_on(places, on, modes, halved, links, self.costs.microbatches)
         return whole(NAMED[named](pipeline, places), len(shards) - 1, halved)
 
 
@@ -141,11 +120,6 @@ class Sketch:
         each = ((spec.costs, spec.stages, spec.replicas) for spec in self.pipelines)
         return max(stages_us(*own, split=split) for own in each)
 
-    @property
-    def guess_us(self) -> int:
-        """About how long a round is."""
-        return max(self.bound_us, *(spec.exchange_us(self.links) for spec in self.pipelines))
-
     @cached_property
     def halved(self) -> frozenset[int]:
         """The shards whose backwards may be split in two."""
@@ -189,14 +163,13 @@ def sketches(
     """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
     for costs in sizes(task, apart=apart):
-        layers = _layers(costs, links)
+        layers = _layers(costs, links, teams)
         for layout in chosen:
             if costs.microbatches < max(layout.replicas):
                 continue
             ways = [*_named(names, layout)]
             ends = {
-                n: _stages(costs, layers, layout.replicas, n, points, teams)
-                for n in {n for _, n in ways}
+                n: _stages(costs, layers, layout.replicas, n, points) for n in {n for _, n in ways}
             }
             for (named, chunks), pieces in product(ways, _pieces(layout)):
                 if stages := ends[chunks]:
@@ -215,7 +188,7 @@ def most(task: Task) -> tuple[int, int]:
 def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
     """True if tied layers may lie in several shards; where shards may end."""
     apart = separable_ties(task) is not None
-    return apart, tuple(cut_points(layer_graph(untied(task) if apart else task)))
+    return apart, tuple(cut_points(task, apart=apart))
 
 
 def _pieces(layout: Layout) -> tuple[int, ...]:
@@ -225,13 +198,9 @@ def _pieces(layout: Layout) -> tuple[int, ...]:
 
 
 def promising(every: Sequence[Sketch]) -> list[Sketch]:
-    """Those that are looked at: of uneven layouts the few whose rounds seem shortest."""
-    guesses: dict[tuple[Layout, int], int] = {}
-    for one in every:
-        if not one.layout.even:
-            key = one.layout, one.costs.microbatch
-            guesses[key] = min(one.guess_us, guesses.get(key, one.guess_us))
-    kept = sorted(guesses, key=guesses.__getitem__)[:_UNEVEN]
+    """Those that are looked at: of uneven layouts the few with the lowest bounds."""
+    uneven = sorted((s for s in every if not s.layout.even), key=lambda s: s.bound_us)
+    kept = list(dict.fromkeys((s.layout, s.costs.microbatch) for s in uneven))[:_UNEVEN]
     return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
 
 
@@ -257,14 +226,15 @@ def beside(
     return Sketch(pipelines, passes.named, tuple(points), pieces, links)
 
 
-def _layers(costs: TaskCosts, links: Links) -> list[Work]:
-    """The layers as stages are cut."""
+def _layers(costs: TaskCosts, links: Links, teams: Sequence[int] = ()) -> list[Work]:
+    """The layers as stages are cut; those that change their buffers have no replicas."""
     return [
         Work(
             time=costs.total("backward_us", n, n + 1),
             once=costs.total("update_device_us", n, n + 1),
             hop=links.send_us(cost.in_bytes) if n else 0,
             exchange=links.send_us(costs.layers[n].grad_bytes),
+            team=1 if costs.layers[n].in_turn else teams[n] if teams else 0,
         )
         for n, cost in enumerate(costs.costs)
     ]
@@ -276,18 +246,10 @@ def _stages(
     replicas: tuple[int, ...],
     chunks: int,
     points: Sequence[int],
-    teams: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """The ends of stages, from 0 on; none where there are too few layers, or some that would have
-    other replicas than they must: none where they change their buffers."""
-    wanted = [1 if layer.in_turn else 0 for layer in costs.layers]
-    wanted = [one or team for one, team in zip(wanted, teams or wanted, strict=True)]
-
-    def fits(team: int, first: int, end: int) -> bool:
-        return all(one in (0, team) for one in wanted[first:end])
-
-    some = fits if any(wanted) else None
-    return cut(layers, replicas * chunks, costs.microbatches, points, some)
+    other replicas than they must."""
+    return cut(layers, replicas * chunks, costs.microbatches, points)
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:

@@ -5,8 +5,8 @@ says for every point, from the rear to the front, how long the longest load is f
 cuts are exact, whatever the loads.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,21 @@ _NEVER = 1 << 62  # longer than any load
 Table = NDArray[np.int64]
 """By a stage's first and its last point."""
 
-Fits = Callable[[int, int, int], bool]
-"""Says if a stage of so many replicas may have layers first..end-1. Of layers that fit, any part
-must."""
-
 
 class Work(NamedTuple):
     """Times of a layer.
 
     time: forward and backward of a microbatch. once: in a round, whatever the microbatches. hop: of
     a microbatch's input, over the link from another device. exchange: of the parameters over that
-    link; replicas send gradients to their owners, and owners the new parameters back.
+    link; replicas send gradients to their owners, and owners the new parameters back. team: the
+    replicas that its stage must have, 0 for any.
     """
 
     time: int
     once: int = 0
     hop: int = 0
     exchange: int = 0
+    team: int = 0
 
 
 def cut(
@@ -39,15 +37,15 @@ def cut(
     replicas: Sequence[int],
     microbatches: int,
     points: Sequence[int],
-    fits: Fits | None = None,
 ) -> tuple[int, ...]:
-    """The points at which stages of so many replicas begin, and the end; none if nothing fits.
+    """The points at which stages of so many replicas begin, and the end; none if there are no such
+    stages.
 
     points: where stages may begin and end, 0 and the number of layers among them
     (`planner.shards.cut_points` keeps tied layers together). With `replicas * v` every device gets
     v stages. Of equally good cuts those with the evenest loads.
     """
-    of = {n: _loads(layers, n, microbatches, points, fits) for n in set(replicas)}
+    of = {n: _loads(layers, n, microbatches, points) for n in set(replicas)}
     rearwards = [of[n] for n in reversed(replicas)]
     longest = np.full(len(points), _NEVER)
     longest[-1] = 0
@@ -72,39 +70,23 @@ def _evenest(rearwards: Sequence[Table], most: int, points: Sequence[int]) -> tu
 
 
 def _loads(
-    layers: Sequence[Work],
-    replicas: int,
-    microbatches: int,
-    points: Sequence[int],
-    fits: Fits | None,
+    layers: Sequence[Work], replicas: int, microbatches: int, points: Sequence[int]
 ) -> Table:
     """The load of a replica that has an equal part of the microbatches, and of the parameters as
-    their owner; `_NEVER` where the last point is not behind the first, or what is between does not
-    fit."""
-    time, once, hop, exchange = np.array(layers, dtype=np.int64).T
+    their owner; `_NEVER` where the last point is not behind the first, or a layer between them must
+    have other replicas."""
+    time, once, hop, exchange, team = np.array(layers, dtype=np.int64).T
     time, once, exchange = (_sums(part, points) for part in (time, once, exchange))
     sent = np.append(hop, 0)[list(points)]
     sent[0] = 0  # nothing comes from before the first layer
     each = -(-microbatches // replicas)
     owned = -(-2 * (replicas - 1) * exchange // replicas)
     loads = np.maximum(each * time + once, each * (sent[:, None] + sent) + owned)
-    able = np.triu(np.ones_like(loads, dtype=bool), 1)
-    if fits:
-        able &= np.arange(len(points))[:, None] >= _lowest(replicas, points, fits)
-    return np.where(able, loads, _NEVER)
+    others = _sums((team > 0) & (team != replicas), points)
+    return np.where(np.triu(others == 0, 1), loads, _NEVER)
 
 
-def _sums(part: Table, points: Sequence[int]) -> Table:
+def _sums(part: NDArray[Any], points: Sequence[int]) -> Table:
     """The sums for the layers between two points."""
     sums: Table = np.append(0, part.cumsum())[list(points)]
     return sums - sums[:, None]
-
-
-def _lowest(replicas: int, points: Sequence[int], fits: Fits) -> Table:
-    """For every last point the lowest first one from which it fits; that never goes back."""
-    lowest, first = [0], 0
-    for last, end in enumerate(points[1:], 1):
-        while first < last and not fits(replicas, points[first], end):
-            first += 1
-        lowest.append(first)
-    return np.array(lowest)

@@ -1,6 +1,6 @@
 """One round of a strategy: its ops, their hazards, order, times and memory."""
 
-from planner.rounds.emit import Copy, Emitter, Send, Visit
+from planner.rounds.emit import Copy, Emitter, Turn, Visit
 from planner.rounds.hazards import dependencies
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import (
@@ -30,9 +30,9 @@ __all__ = [
     "Life",
     "Needs",
     "Orders",
-    "Send",
     "Slab",
     "Steady",
+    "Turn",
     "Visit",
     "assembled",
     "buffers_of",

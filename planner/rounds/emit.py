@@ -17,9 +17,8 @@ from planner.shards import (
     DEVICE,
     Links,
     MicrobatchCost,
-    Mode,
+    Planned,
     ShardCost,
-    TaskCosts,
     backward_us,
     forward_us,
     pass_us,
@@ -31,62 +30,82 @@ from plans.schema import Role
 
 _BLOCK = 999  # the index of an op that stands for many
 
+_LANES = {"P": Lane.H2D, "S": Lane.D2H, "X": Lane.P2P}
+
 Kind = Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
+
+
+class Turn(NamedTuple):
+    """A shard's turn on a device: F or B (or I, later W) with a microbatch; R for the gradients of
+    each other replica, then N and U behind its last B; P when the batch of a microbatch comes.
+
+    number: of a microbatch, or of what is added. each: it stands for so many microbatches, as a
+    "block" for those that go through its shards one by one. step: of its device, -1 where each
+    turn is one.
+    """
+
+    device: int
+    kind: Kind
+    shard: int
+    number: int
+    each: int = 1
+    step: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy to the device (P) or the host (S) of a value of shard `number`: item "s" of what it
-    is trained with, "x" of the boundary before it, "a" of what it packed; or of "norm".
+    """A copy from the host to a device (P), from there to the host (S), or from it to another (X),
+    of a value of shard `number`: item "s" of what it is trained with, "x" of the boundary before
+    it, "dx" of its gradient, "a" of what it packed; or of "norm".
 
-    index: tells copies of one item apart, by default by their order. value, host: its names there.
+    value: its name on the device; other: on the host, or on the device `to`. index: tells copies of
+    one item apart, by default by their order.
     """
 
-    kind: Literal["P", "S"]
-    item: str
-    number: int
-    role: Role
-    bytes: int
-    value: str
-    host: str
-    index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A copy from device to device (X) of a value of shard `number`: an item as of a `Copy`, or
-    "dx", the gradient of the boundary before it. device, value: where it lies, and its name there;
-    to, target: where it goes."""
-
+    kind: Literal["P", "S", "X"]
     device: int
     item: str
     number: int
     role: Role
     bytes: int
     value: str
-    to: int
-    target: str
+    other: str
     index: int | None = None
+    to: int = DEVICE
+
+    @classmethod
+    def of(
+        cls,
+        shard: ShardCost,
+        k: int,
+        kind: Literal["P", "S"],
+        device: int,
+        role: Role,
+        at: str = "",
+    ) -> "Copy":
+        """Of what a shard is trained with. at: the name of the value, if it has one of its own."""
+        host = f"s{k}.{role}"
+        return cls(kind, device, "s", k, role, shard.bytes_of(role), at or host, host)
+
+    def us(self, links: Links) -> int:
+        """How long it takes."""
+        if self.kind == "X":
+            return links.send_us(self.bytes, self.device, self.to)
+        return (links.prefetch_us if self.kind == "P" else links.spill_us)(self.bytes)
 
 
 class Visit(NamedTuple):
-    """A shard's turn on a device: F or B (or I, later W) with a microbatch; R for the gradients of
-    each other replica, then N and U behind its last B; P when the batch of a microbatch comes.
+    """What a turn does.
 
-    at: the values that play roles in it. brings, takes: copies before and behind it, and what is
-    sent to other devices. each: the op stands for so many microbatches, with kind "block" for as
-    many through the shards of the `inner` visits, up and down.
+    at: the values that play roles in it. brings, takes: copies before and behind it. inner: the
+    visits of a block, through its shards up and down.
     """
 
-    shard: int
-    microbatch: int
-    kind: Kind
+    turn: Turn
     at: Mapping[Role, str]
-    brings: Sequence[Copy | Send] = ()
-    takes: Sequence[Copy | Send] = ()
+    brings: Sequence[Copy] = ()
+    takes: Sequence[Copy] = ()
     inner: Sequence["Visit"] = ()
-    device: int = DEVICE
-    each: int = 1
 
 
 class _Work(NamedTuple):
@@ -104,18 +123,15 @@ class Emitter:
 
     def __init__(
         self,
-        costs: TaskCosts,
-        shards: Sequence[ShardCost],
-        modes: Sequence[Mode],
+        strategy: Planned,
         links: Links,
         others: Iterable[Entry] = (),
         each: Sequence[MicrobatchCost] = (),
     ) -> None:
-        self.costs, self.shards, self.modes, self.links = costs, shards, modes, links
-        self.task, self.each = costs.task.name, each
-        self.last = len(self.shards) - 1
-        tied = [k for k, shard in enumerate(self.shards) if shard.tie]
-        self.owner, self.top = min(tied, default=None), max(tied, default=None)
+        self.costs, self.shards, self.modes = strategy.costs, strategy.shards, strategy.modes
+        self.task, self.each, self.links = strategy.costs.task.name, each, links
+        self.last, self.owner = strategy.last, strategy.owner
+        self.top = max(strategy.holders, default=None)
         names = (entry.name for entry in others)
         self.copied = {(name.kind, name.item, name.number): name.index for name in names}
         self.begun: set[tuple[int, int]] = set()  # device and shard of gradients that are added to
@@ -124,18 +140,19 @@ class Emitter:
     def entries(self, visits: Iterable[Visit]) -> Iterator[Entry]:
         """The ops of all visits."""
         for visit in visits:
-            yield from self.copies(visit.brings, visit.device)
-            yield self._block(visit) if visit.kind == "block" else self._entry(visit)
-            yield from self.copies(visit.takes, visit.device)
+            yield from self.copies(visit.brings)
+            yield self._block(visit) if visit.turn.kind == "block" else self._entry(visit)
+            yield from self.copies(visit.takes)
 
     def _entry(self, visit: Visit) -> Entry:
-        k, kind, lane, at = visit.shard, OpKind(visit.kind), Lane.COMPUTE, self._at
-        name = OpName(self.task, "s", k, kind, visit.microbatch)
+        device, letter, k, m, each, _ = visit.turn
+        kind, lane, at = OpKind(letter), Lane.COMPUTE, self._at
+        name = OpName(self.task, "s", k, kind, m)
         match kind:
             case OpKind.PREFETCH:
-                name = OpName(self.task, "batch", 0, kind, visit.microbatch)
-                one = self.each[visit.microbatch] if self.each else self.costs
-                us, lane = self.links.prefetch_us(one.batch_bytes * visit.each), Lane.H2D
+                name = OpName(self.task, "batch", 0, kind, m)
+                one = self.each[m] if self.each else self.costs
+                us, lane = self.links.prefetch_us(one.batch_bytes * each), Lane.H2D
                 work = _Work(us, [], ["batch"])
             case OpKind.FORWARD:
                 work = self._forward(visit)
@@ -151,61 +168,48 @@ class Emitter:
                 if self.modes[k].update == "host":
                     lane, at = Lane.HOST, self._at_host
         reads, writes = at(visit, work.reads), at(visit, work.writes)
-        place = Stream(visit.device, lane)
+        place = Stream(device, lane)
         return Entry(name, place, work.us, reads, writes, work.transient_bytes)
 
-    def copies(self, copies: Iterable[Copy | Send], device: int = DEVICE) -> Iterator[Entry]:
+    def copies(self, copies: Iterable[Copy]) -> Iterator[Entry]:
         """Ops of these copies; none of what has no bytes, or is made from masters on the host."""
         for copy in copies:
-            if isinstance(copy, Send):
-                yield self._sent(copy)
+            kind, k, us = OpKind(copy.kind), copy.number, copy.us(self.links)
+            cast = kind != "X" and copy.role == "param" and self.shards[k].cast
+            if not copy.bytes or (cast and kind == "S"):
                 continue
-            cast = copy.role == "param" and self.shards[copy.number].cast
-            if not copy.bytes or (cast and copy.kind == "S"):
-                continue
-            there, here = f"{self.task}.{copy.host}", placed(device, copy.value)
-            if copy.kind == "S":
-                us, stream = self.links.spill_us(copy.bytes), Stream(device, Lane.D2H)
-                reads, writes = {copy.role: here}, {copy.role: there}
-            else:
-                us, stream = self.links.prefetch_us(copy.bytes), Stream(device, Lane.H2D)
-                reads, writes = {copy.role: there}, {copy.role: here}
+            here, there = placed(copy.device, copy.value), f"{self.task}.{copy.other}"
+            if kind == "X":
+                there = placed(copy.to, copy.other)
+            reads, writes = {copy.role: here}, {copy.role: there}
+            if kind == "P":
+                reads, writes = writes, reads
             if cast:
-                us = self.links.cast_us(copy.bytes)
-                reads = {"state": f"{self.task}.s{copy.number}.state"}
-            yield Entry(self._copy_name(copy, OpKind(copy.kind)), stream, us, reads, writes)
-
-    def _sent(self, send: Send) -> Entry:
-        """X: a copy from device to device."""
-        here, there = placed(send.device, send.value), placed(send.to, send.target)
-        name, stream = self._copy_name(send, OpKind.SEND), Stream(send.device, Lane.P2P)
-        us = self.links.send_us(send.bytes, send.device, send.to)
-        return Entry(name, stream, us, {send.role: here}, {send.role: there})
-
-    def _copy_name(self, copy: Copy | Send, kind: OpKind) -> OpName:
-        key, index = (kind, copy.item, copy.number), copy.index
-        if index is None:
-            index = self.copied[key] = self.copied.get(key, -1) + 1
-        return OpName(self.task, copy.item, copy.number, kind, index)
+                us, reads = self.links.cast_us(copy.bytes), {"state": f"{self.task}.s{k}.state"}
+            key, index = (kind, copy.item, k), copy.index
+            if index is None:
+                index = self.copied[key] = self.copied.get(key, -1) + 1
+            name = OpName(self.task, copy.item, k, kind, index)
+            yield Entry(name, Stream(copy.device, _LANES[copy.kind]), us, reads, writes)
 
     def _at(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the visit's device that play these roles."""
-        return {role: placed(visit.device, visit.at[role]) for role in roles}
+        return {role: placed(visit.turn.device, visit.at[role]) for role in roles}
 
     def _at_host(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the host that play these roles for an update there."""
-        item = f"{self.task}.s{visit.shard}"
+        item = f"{self.task}.s{visit.turn.shard}"
         return {r: f"{self.task}.norm" if r == "norm" else f"{item}.{r}" for r in roles}
 
-    def _cost(self, visit: Visit) -> ShardCost:
+    def _cost(self, turn: Turn) -> ShardCost:
         """The costs of its shard for its microbatch."""
-        shards = self.each[visit.microbatch].shards if self.each else self.shards
-        return shards[visit.shard]
+        shards = self.each[turn.number].shards if self.each else self.shards
+        return shards[turn.shard]
 
     def _forward(self, visit: Visit) -> _Work:
         """F. The last shard's, of an evaluation, gives the loss."""
-        k, each = visit.shard, visit.each
-        cost, mode, loss = self._cost(visit), self.modes[k], k == self.last
+        k, each = visit.turn.shard, visit.turn.each
+        cost, mode, loss = self._cost(visit.turn), self.modes[k], k == self.last
         us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
         takes = cost.backward_transient_bytes if loss else transient_bytes(cost, mode, "F")
         packs = mode.activations == "offload" and not loss
@@ -218,12 +222,12 @@ class Emitter:
     def _backward(self, visit: Visit) -> _Work:
         """B, or one of its halves: I gives the gradients of the input, W those of the weights,
         which it adds to those of microbatches before."""
-        k, kind = visit.shard, visit.kind
-        cost, mode, loss = self._cost(visit), self.modes[k], k == self.last
+        device, kind, k, _, each, _ = visit.turn
+        cost, mode, loss = self._cost(visit.turn), self.modes[k], k == self.last
         gives, learns = kind != "W", kind != "I" and cost.grad_bytes > 0
-        adds = learns and (visit.device, k) in self.begun
+        adds = learns and (device, k) in self.begun
         if learns:
-            self.begun.add((visit.device, k))
+            self.begun.add((device, k))
         reads = _roles(
             param=cost.param_bytes,
             x=k,
@@ -235,7 +239,7 @@ class Emitter:
             grad=adds,
         )
         writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
-        us = visit.each * pass_us(cost, mode, kind)
+        us = each * pass_us(cost, mode, kind)
         return _Work(us, reads, writes, transient_bytes(cost, mode, kind))
 
     def _note(self, k: int) -> _Work:
@@ -256,21 +260,21 @@ class Emitter:
 
     def _block(self, visit: Visit) -> Entry:
         """Microbatches through all shards of a block, for looking at times only."""
-        us, reads, writes, first = 0, dict[str, str](), dict[str, str](), visit.shard
-        tied = any(self.shards[inner.shard].tie for inner in visit.inner)
+        us, reads, writes, first = 0, dict[str, str](), dict[str, str](), visit.turn.shard
+        tied = any(self.shards[inner.turn.shard].tie for inner in visit.inner)
         for inner in visit.inner:
-            k, m = inner.shard, inner.microbatch
+            k, m = inner.turn.shard, inner.turn.number
             cost, mode, opens = self.shards[k], self.modes[k], k == first
             held = _roles(param=cost.param_bytes, tied=cost.tie == "holder")
             uses = [*held, *_roles(x=opens and k, batch=opens and not k)]
             makes = _roles(grad=cost.grad_bytes, x=not opens, tie=opens and tied)
             reads |= {f"{role}{k}.{m}": at for role, at in self._at(inner, uses).items()}
             writes |= {f"{role}{k}.{m}": at for role, at in self._at(inner, makes).items()}
-            if m == visit.microbatch:
+            if m == visit.turn.number:
                 us += (k < self.last) * forward_us(cost, mode) + backward_us(cost, mode)
         name = OpName(self.task, "s", first, OpKind.FORWARD, _BLOCK)
-        stream = Stream(visit.device, Lane.COMPUTE)
-        return Entry(name, stream, us * visit.each, reads, writes)  # type: ignore[arg-type]
+        stream = Stream(visit.turn.device, Lane.COMPUTE)
+        return Entry(name, stream, us * visit.turn.each, reads, writes)  # type: ignore[arg-type]
 
 
 def _roles(**wanted: object) -> list[Role]:

@@ -67,7 +67,6 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
     """
     count, lists = len(needs), list(queues.values())
     places = {at: (n, place) for n, queue in enumerate(lists) for place, at in enumerate(queue, 1)}
-    needs = [_latest(at, edges, places) for at, edges in enumerate(needs)]
     uses = Counter(dep % count for edges in needs for dep in edges)
     again = Counter(dep % count for edges in needs for dep in edges if dep < 0)
     ended: dict[int, tuple[Clock, int]] = {}  # with how many ops that still wait for it
@@ -103,13 +102,3 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
                 ended[base + at] = clock, left
             kept[at] = [run - base for run in waits]
     return kept
-
-
-def _latest(at: int, edges: Sequence[int], places: Mapping[int, tuple[int, int]]) -> list[int]:
-    """The last op of each other stream among those that an op waits for."""
-    found: dict[int, tuple[bool, int, int]] = {}
-    for dep in edges:
-        stream, place = places[dep % len(places)]
-        found[stream] = max(found.get(stream, (False, 0, 0)), (dep >= 0, place, dep))
-    found.pop(places[at][0], None)
-    return [dep for _, _, dep in found.values()]

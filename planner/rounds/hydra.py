@@ -19,16 +19,16 @@ from itertools import pairwise, product
 from typing import Literal
 
 from planner.errors import Infeasible
-from planner.rounds.emit import Copy, Emitter, Kind, Visit
-from planner.rounds.program import Cycle, assembled
+from planner.rounds.emit import Copy, Emitter, Kind, Turn, Visit
+from planner.rounds.program import assembled, in_turn
 from planner.shards import (
+    DEVICE,
     Links,
     Mode,
-    ShardCost,
+    Planned,
     TaskCosts,
     cut_points,
     extent,
-    layer_graph,
     pack,
     reserve_bytes,
     sizes,
@@ -39,24 +39,19 @@ from profiles.units import show_bytes
 
 Roles = Sequence[Role]
 
+_MODE = Mode("streamed", "device-streamed")
 _MOST_PIECES = 256  # a shard holds about 1/n of the parameters, n below this
 
 
 @dataclass(frozen=True, eq=False)
-class HydraStrategy:
+class HydraStrategy(Planned):
     """Hydra's cuts of a task and the memory they take.
 
     Parameters have two slots; optimizer state and gradients two as well, or one when memory is
     short.
     """
 
-    costs: TaskCosts
-    cuts: tuple[int, ...]
     state_slots: int
-
-    @cached_property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
 
     @property
     def slots(self) -> dict[Role, int]:
@@ -80,17 +75,6 @@ class HydraStrategy:
     def slab_bytes(self) -> int:
         return extent(self.buffers)
 
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        return (Mode("streamed", "device-streamed"),) * len(self.shards)
-
-    halved = ()
-
-    @property
-    def tie_bytes(self) -> int:
-        """Tied layers lie in one shard."""
-        return 0
-
     @cached_property
     def reserve_bytes(self) -> int:
         return reserve_bytes(self.costs, self.shards, self.modes)
@@ -109,14 +93,15 @@ class HydraStrategy:
 def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy:
     """The largest microbatch that fits, cut greedily into maximal shards; else Infeasible, with
     what the device has beside `device_bytes` added to both numbers."""
-    points = cut_points(layer_graph(task))
+    points = cut_points(task)
     tried: list[HydraStrategy] = []
     for costs in sizes(task):
         total = costs.total("param_bytes")
         largest = max(costs.total("param_bytes", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
         for slots, cap in product((2, 1), caps[::-1]):
-            strategy = HydraStrategy(costs, _greedy(costs, points, cap), slots)
+            cuts = _greedy(costs, points, cap)
+            strategy = HydraStrategy(costs, cuts, (_MODE,) * (len(cuts) - 1), slots)
             if strategy.device_bytes <= device_bytes:
                 return strategy
             tried.append(strategy)
@@ -142,12 +127,10 @@ def _greedy(costs: TaskCosts, points: list[int], cap: int) -> tuple[int, ...]:
 
 def program(strategy: HydraStrategy, links: Links) -> Program:
     """One minibatch as Hydra runs it."""
-    emitter = Emitter(strategy.costs, strategy.shards, strategy.modes, links)
+    emitter = Emitter(strategy, links)
     entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
-    return assembled(
-        (strategy.costs.task.name,), [memory], strategy.buffers, Cycle.in_turn(entries)
-    )
+    return assembled((strategy.costs.task.name,), [memory], strategy.buffers, in_turn(entries))
 
 
 class _Rounds:
@@ -166,7 +149,7 @@ class _Rounds:
         last, noted = self.costs.microbatches - 1, self.costs.noted
         up = range(len(self.shards) - 1)
         for m in range(last + 1):
-            yield Visit(0, m, "P", {"batch": "batch"})
+            yield Visit(Turn(DEVICE, "P", 0, m), {"batch": "batch"})
             for k in up:
                 yield self._turn("F", k, m, ["param"], ["param"])
             for k in (len(up), *reversed(up)):
@@ -195,6 +178,7 @@ class _Rounds:
 
         def copies(kind: Literal["P", "S"], roles: Roles) -> list[Copy]:
             sizes = [(role, self.shards[k].bytes_of(role)) for role in roles]
-            return [Copy(kind, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
+            return [Copy(kind, DEVICE, "s", k, r, size, at[r], f"s{k}.{r}") for r, size in sizes]
 
-        return Visit(k, m, kind, at, copies("P", brings), copies("S", takes))
+        turn = Turn(DEVICE, kind, k, m)
+        return Visit(turn, at, copies("P", brings), copies("S", takes))

@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import pairwise
 
-from planner.rounds.ops import Entry, queued
+from planner.rounds.ops import Entry
 from planner.rounds.timeline import Deadlock, Needs, Settled, settled
 from plans.ops import Lane, Stream
 
@@ -28,7 +29,6 @@ class Draft:
     """A round by positions, in its order of meaning.
 
     rank: what a stream prefers, the smallest first. movable: ops that may serve the next round.
-    chains: ops that keep their order, round after round: what a task computes.
     """
 
     us: list[int]
@@ -36,7 +36,6 @@ class Draft:
     needs: Needs
     rank: Sequence[int]
     movable: frozenset[int]
-    chains: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(
@@ -48,9 +47,7 @@ class Draft:
     ) -> "Draft":
         """The ops with what they wait for; by default wanted in the order of meaning."""
         us, streams = [entry.us for entry in entries], [entry.stream for entry in entries]
-        queues = sorted(queued(entries).items())
-        chains = tuple(tuple(queue) for stream, queue in queues if stream.lane is Lane.COMPUTE)
-        return cls(us, streams, needs, rank or range(len(entries)), movable, chains)
+        return cls(us, streams, needs, rank or range(len(entries)), movable)
 
     @cached_property
     def least_us(self) -> int:
@@ -96,10 +93,15 @@ def shortest(draft: Draft, every: Iterable[Orders]) -> Steady:
 
 def in_order(draft: Draft) -> Orders:
     """Every stream in the order of meaning."""
+    return Orders(_queues(draft, range(len(draft.us))), draft.needs, frozenset())
+
+
+def _queues(draft: Draft, order: Iterable[int]) -> dict[Stream, list[int]]:
+    """Each stream's ops in an order of all."""
     queues: dict[Stream, list[int]] = {}
-    for at, stream in enumerate(draft.streams):
-        queues.setdefault(stream, []).append(at)
-    return Orders(queues, draft.needs, frozenset())
+    for at in order:
+        queues.setdefault(draft.streams[at], []).append(at)
+    return queues
 
 
 def dispatched(draft: Draft) -> Iterator[Orders]:
@@ -114,7 +116,6 @@ def dispatched(draft: Draft) -> Iterator[Orders]:
 
 def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
     """The order of the starts of a round; `later` are those of the round after it."""
-    count = len(draft.us)
     anchor = min(
         (
             starts[at]
@@ -131,9 +132,7 @@ def _ordered(draft: Draft, starts: list[int], later: list[int]) -> Orders:
     when = list(starts)
     for at in moved:
         when[at] = later[at]
-    queues: dict[Stream, list[int]] = {}
-    for at in sorted(range(count), key=when.__getitem__):
-        queues.setdefault(draft.streams[at], []).append(at)
+    queues = _queues(draft, sorted(range(len(when)), key=when.__getitem__))
     return Orders(queues, _shifted(draft.needs, moved), moved)
 
 
@@ -228,10 +227,11 @@ def _played(draft: Draft) -> list[list[int]]:
 
 
 def _chained(draft: Draft) -> list[Sequence[int]]:
-    """Needs, and for ops of a chain the op before them."""
+    """Needs, and for ops that compute the one before them, which keep their order round after
+    round."""
     chained = list(draft.needs)
-    for chain in draft.chains:
-        for index, at in enumerate(chain):
-            before = chain[index - 1] if index else chain[-1] - len(chained)
-            chained[at] = [*draft.needs[at], before]
+    for stream, queue in in_order(draft).queues.items():
+        if stream.lane is Lane.COMPUTE:
+            for before, at in pairwise([queue[-1] - len(chained), *queue]):
+                chained[at] = [*chained[at], before]
     return chained

@@ -17,29 +17,14 @@ SUFFIX = ".eval"
 @dataclass(frozen=True)
 class Cycle:
     """The ops of a round in the order of their meaning, the order of their streams, and the steady
-    state that this settles into. listed: positions in the order in which the plan has them."""
+    state that this settles into."""
 
     entries: Sequence[Entry]
     orders: Orders
     state: Settled
-    listed: Sequence[int]
-
-    @classmethod
-    def dispatched(cls, entries: Sequence[Entry], orders: Orders, state: Settled) -> "Cycle":
-        """Streams one after the other."""
-        listed = [at for stream in sorted(orders.queues) for at in orders.queues[stream]]
-        return cls(entries, orders, state, listed)
-
-    @classmethod
-    def in_turn(cls, entries: Sequence[Entry]) -> "Cycle":
-        """Every stream in the order of meaning."""
-        orders = Orders(queued(entries), dependencies(entries), frozenset())
-        us = [entry.us for entry in entries]
-        state = settled(us, orders.queues.values(), orders.needs)
-        return cls(entries, orders, state, range(len(entries)))
 
     def written(self) -> tuple[Op, ...]:
-        """The ops with their times, and the edges that nothing else implies."""
+        """The ops stream by stream with their times, and the edges that nothing else implies."""
         queues, needs = self.orders.queues, self.orders.needs
         us = [entry.us for entry in self.entries]
         starts = earliest(us, queues.values(), needs, self.state)
@@ -50,7 +35,15 @@ class Cycle:
             deps = sorted((dep % len(names), dep < 0) for dep in kept[at])
             return [names[dep] + "@-1" * back for dep, back in deps]
 
-        return tuple(self.entries[at].written(starts[at], after(at)) for at in self.listed)
+        listed = (at for stream in sorted(queues) for at in queues[stream])
+        return tuple(self.entries[at].written(starts[at], after(at)) for at in listed)
+
+
+def in_turn(entries: Sequence[Entry]) -> Cycle:
+    """A round with every stream in the order of meaning."""
+    orders = Orders(queued(entries), dependencies(entries), frozenset())
+    us = [entry.us for entry in entries]
+    return Cycle(entries, orders, settled(us, orders.queues.values(), orders.needs))
 
 
 def planned_task(strategy: Planned) -> Task:

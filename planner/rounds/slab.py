@@ -62,10 +62,10 @@ class Life:
 class Ledger:
     """Bytes at every step, wherever they are, at most so many."""
 
-    def __init__(self, values: Iterable[Value], steps: int, limit: int) -> None:
+    def __init__(self, values: Sequence[Value], steps: int, limit: int) -> None:
         self.lives = {value.name: Life.of(value) for value in values}
         self.steps, self.limit = steps, limit
-        self.alive = alive(self.lives.values(), steps)
+        self.alive = bytes_alive(values, steps)
 
     def live(self, life: Life, first: int, last: int) -> None:
         """Alive from `first` to `last`, or as long as the limit allows."""
@@ -125,7 +125,7 @@ def stretched(
     Every value has its least life, which is stretched while there is room. Where gaps between
     values then make the slab too large, they are stretched into less.
     """
-    least, limit = max(alive(map(Life.of, values), steps), default=0), room
+    least, limit = max(bytes_alive(values, steps), default=0), room
     for _ in range(_TRIES if least < room else 0):
         ledger = Ledger(values, steps, limit)
         stretch(ledger)
@@ -152,22 +152,18 @@ def _gap(spans: Iterable[Span], bottom: int, mask: int, size: int) -> int:
     return offset
 
 
-def alive(lives: Iterable[Life], steps: int) -> list[int]:
+def bytes_alive(values: Iterable[Value], steps: int) -> list[int]:
     """Bytes of these values alive at every step."""
-    return bytes_alive(((life.value.bytes, life.first, life.last) for life in lives), steps)
-
-
-def bytes_alive(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
-    """Bytes alive at every step, of so many from a first to a last step each."""
     change = [0] * (steps + 1)
     base = 0
-    for size, first, last in lives:
-        begin, end, whole = first % steps, last % steps + 1, last - first + 1 >= steps
+    for value in values:
+        begin, end = value.first % steps, value.last % steps + 1
+        whole = value.last - value.first + 1 >= steps
         if whole or end <= begin:
-            base += size
+            base += value.bytes
         if not whole:
-            change[begin] += size
-            change[end] -= size
+            change[begin] += value.bytes
+            change[end] -= value.bytes
     return [base + alive for alive in accumulate(change[:steps])]
 
 

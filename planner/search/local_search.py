@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lowering import Round, moves
+from planner.lowering import DeviceRound, walked
 from planner.search.descent import descend
 from planner.shards import (
     ACTIVATIONS,
@@ -24,7 +24,7 @@ from planner.shards import (
     settled,
 )
 
-Evaluate = Callable[[Strategy], Round | None]  # None when the strategy does not fit
+Evaluate = Callable[[Strategy], DeviceRound | None]  # None when the strategy does not fit
 Score = tuple[int, int]
 
 _AWAY = 10  # shards that make room for one
@@ -34,12 +34,12 @@ class _State(NamedTuple):
     """A strategy that is laid out, or one that moves or computes too much to be better."""
 
     score: Score
-    of: Round | Strategy
+    of: DeviceRound | Strategy
 
 
 def improve(
-    start: Round, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
-) -> Round:
+    start: DeviceRound, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
+) -> DeviceRound:
     """The best found from `start` on, simulating so many ops at most.
 
     points: where the chain of layers may be cut. Strategies that do not fit cost a part of it, and
@@ -68,7 +68,7 @@ def improve(
     return best
 
 
-def exchanged(made: Round, evaluate: Evaluate, most: int) -> Iterator[Round]:
+def exchanged(made: DeviceRound, evaluate: Evaluate, most: int) -> Iterator[DeviceRound]:
     """Rounds in which a shard stays with its state, of the `most` that compute waits for longest,
     and others that take less stream instead, as many as that takes: one at a time is no better."""
     blame = made.blame()
@@ -102,7 +102,7 @@ def _given_up(strategy: Strategy, k: int, apart: Sequence[int]) -> tuple[int, in
     return shard.grad_bytes + shard.state_bytes, -near, k
 
 
-def score(made: Round) -> Score:
+def score(made: DeviceRound) -> Score:
     """The period; among equal ones the load of all streams."""
     return made.period_us, sum(made.draft.us)
 
@@ -110,27 +110,29 @@ def score(made: Round) -> Score:
 def least_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
-    copies = moves(strategy)
-    ends = list(accumulate(copies.us, initial=0))
+    walk = walked(strategy)
+    values, ends = walk.values[0], list(accumulate(walk.us(links)[0], initial=0))
+    into = {value.name: value.into for value in values if value.into}
+    out = {value.name: value.out for value in values if value.out}
     least = max(
         ends[-1],
-        sum(into.us(links) for into in copies.into.values()),
-        sum(links.spill_us(out.bytes) for out in copies.out.values()),
-        sum(out.update_us for out in copies.out.values()),
+        sum(one.us(links) for one in into.values()),
+        sum(links.spill_us(one.bytes) for one in out.values()),
+        sum(one.update_us for one in out.values()),
     )
     for k, shard in enumerate(strategy.shards):
-        into = copies.into.get(f"s{k}.param")
-        out = copies.out.get(into.after) if into else None
-        if into and out:
+        come = into.get(f"s{k}.param")
+        gone = out.get(come.after) if come else None
+        if come and gone:
             # In the turn of a block others come before it; a gradient goes while it is noted.
-            begin = ends[into.need + (strategy.turn and into.need == strategy.block)]
-            compute = ends[out.made + 1] - begin - shard.norm_us
-            way = compute + links.spill_us(out.bytes) + out.update_us + into.us(links)
+            begin = ends[come.need + (strategy.turn and come.need == strategy.block)]
+            compute = ends[gone.made + 1] - begin - shard.norm_us
+            way = compute + links.spill_us(gone.bytes) + gone.update_us + come.us(links)
             least = max(least, way)
     return least
 
 
-def _moves(made: Round, points: Sequence[int]) -> Iterator[Strategy]:
+def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
     """All strategies one change away, those of shards that compute waits for first."""
     strategy = made.strategy
     blame = made.blame()

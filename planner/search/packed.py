@@ -22,7 +22,7 @@ class Part(NamedTuple):
         return duration_us(*self)
 
 
-class Judging(NamedTuple):
+class Evaluations(NamedTuple):
     """The evaluations of a task: the rounds of each, what a plan says of their samples, and the
     file of each sample's microbatch."""
 
@@ -35,7 +35,7 @@ class Judging(NamedTuple):
 class Packed:
     """turns: the kinds of the steps in turn. lengths: what a plan says of them. table: the file of
     each sample's microbatch. least_us: no way to divide the steps' samples among the same pipelines
-    trains them sooner. parts: of all steps, where not all have the same program. judging: its
+    trains them sooner. parts: of all steps, where not all have the same program. evaluations: its
     evaluations, if there are any."""
 
     turns: Runs
@@ -43,7 +43,7 @@ class Packed:
     table: Path
     least_us: int
     parts: tuple[Part, ...] = ()
-    judging: Judging | None = None
+    evaluations: Evaluations | None = None
 
     def between(self, program: Program, begin: int, end: int) -> Iterator[Part]:
         """The steps from one to before another; of a task with one program, those that are done

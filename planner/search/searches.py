@@ -268,7 +268,7 @@ def _left(way: Candidate, us: int) -> Alternative:
 
 def _alone(way: Candidate) -> Alternative:
     """A strategy on one device."""
-    costs, memory = way.strategy.costs, way.program.memory
+    costs = way.strategy.costs
     return Alternative(
         task=costs.task.name,
         devices=1,
@@ -278,7 +278,7 @@ def _alone(way: Candidate) -> Alternative:
         recompute=sum(mode.activations == "recompute" for mode in way.strategy.modes[:-1]),
         period_us=way.program.period_us,
         bound_us=costs.least_us,
-        peak_bytes=max(one.slab_bytes + one.reserve_bytes for one in memory),
+        peak_bytes=max(one.bytes for one in way.program.memory),
     )
 
 

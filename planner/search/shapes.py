@@ -44,7 +44,7 @@ def shapes_of(problem: Problem) -> list[Shape]:
     for profiled in zip(*(kind.tasks for kind in problem.kinds), strict=True):
         name = profiled[0].name
         done = problem.done.get(name, 0) if profiled[0].lengths else 0
-        sums = problem.additions.get(name, ()) if name in problem.kept else None
+        sums = problem.additions.get(name)
         grouped.setdefault((done, sums, *map(shape_of, profiled)), []).append(profiled)
     return [Shape(tuple(group)) for group in grouped.values()]
 

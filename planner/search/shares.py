@@ -86,13 +86,15 @@ def short_host(task: Task, need: int, offered: int) -> Infeasible:
     return _short_host(who, need, offered)
 
 
+def short_host_for(task: Task, what: str) -> Infeasible:
+    """The host has too little for what no device holds of this; nobody knows how much would do."""
+    why = f"{what} and the host has no memory for what devices do not hold of it"
+    return Infeasible(f"{task.name}: {why}; raise --host-memory", resource="host")
+
+
 def _short_host(who: str, need: int, offered: int, more: str = "") -> Infeasible:
-    return Infeasible(
-        f"{who} needs {_size(need)} but the host offers {_size(offered)}; smallest --host-memory "
-        f"that would do: {need}{more}",
-        need,
-        "host",
-    )
+    why = f"{who} needs {_size(need)} but the host offers {_size(offered)}"
+    return Infeasible(f"{why}; smallest --host-memory that would do: {need}{more}", need, "host")
 
 
 def short_device(

@@ -22,10 +22,8 @@ from planner.shards import (
     cut_points,
     even,
     ladder,
-    layer_graph,
     settled,
     sizes,
-    untied,
 )
 from profiles.schema import Task
 
@@ -48,7 +46,7 @@ class Starts:
     @cached_property
     def points(self) -> list[int]:
         """The layers before which the task may be cut, and its end."""
-        return cut_points(layer_graph(untied(self.task) if self.apart else self.task))
+        return cut_points(self.task, apart=self.apart)
 
     @cached_property
     def sizes(self) -> list[TaskCosts]:

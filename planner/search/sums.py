@@ -26,8 +26,8 @@ def adds_alike(problem: Problem, way: Candidate) -> None:
     """Infeasible where a task that keeps its microbatches would add their gradients in another
     order than it did."""
     name = way.strategy.costs.task.name
-    before, count = problem.additions.get(name, ()), way.program.devices
-    if name in problem.kept and sums_of(way) != before:
+    before, count = problem.additions.get(name), way.program.devices
+    if before is not None and sums_of(way) != before:
         told = ", ".join(f"{a.sum} in layers {a.first_layer} to {a.end_layer - 1}" for a in before)
         raise Infeasible(
             f"{name}: several devices trained it, which added its microbatches' gradients as "

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
-from planner.lowering import Round, Waiting, fitted, least_bytes
+from planner.lowering import DeviceRound, fitted, least_bytes
 from planner.lp import Solution, Terms, again, guides, rounded
 from planner.search.local_search import exchanged, improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
-from planner.shards import PLENTY, Links, Strategy
+from planner.shards import PLENTY, Links, Planned, Strategy
 from plans.prediction import Alternative
 from plans.schema import Program
 from plans.timing import duration_us
@@ -40,7 +40,7 @@ class Candidate:
     kinds, on no more devices. alternatives: what else was tried on several devices, of so many
     that were looked_at. packed: its steps, where its samples have lengths."""
 
-    strategy: Strategy | Waiting
+    strategy: Planned
     programs: tuple[Program | None, ...]
     candidates: int = 1
     complete: bool = True
@@ -106,14 +106,14 @@ class Search:
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(strategy, (program,), self.tried, effort.left > 0)
 
-    def _by_cuts(self, effort: Effort) -> list[Round]:
+    def _by_cuts(self, effort: Effort) -> list[DeviceRound]:
         """The best plan for each way to cut, of those that can be among the best."""
         ops, limits = effort.limits.search_ops, effort.limits
         plain = [one for costs in self.starts.sizes for one in self.starts.simple(costs, limits)]
         if not any(self._round(strategy) for strategy in plain):
             # The smallest budget that is named has to be the smallest that is planned.
             raise self._too_small()
-        waiting: list[tuple[int, int, Strategy | Round]] = []
+        waiting: list[tuple[int, int, Strategy | DeviceRound]] = []
         for strategy in plain:
             waiting.append((least_us(strategy, self.links), len(waiting), strategy))
         for made in self._guided(effort) if effort.left > 0 else ():
@@ -122,20 +122,20 @@ class Search:
             if effort.left <= 0 or ops <= 0:
                 break
         self.tried += len(waiting)
-        best: dict[tuple[int, tuple[int, ...]], Round] = {}
+        best: dict[tuple[int, tuple[int, ...]], DeviceRound] = {}
         for least, _, one in sorted(waiting):  # what can be the shortest first
             scores = [*map(score, best.values()), *[_NO_SCORE] * limits.search_starts]
             if least > nsmallest(limits.search_starts, scores)[-1][0]:
                 break
             if best and effort.left <= 0:
                 break
-            laid = one if isinstance(one, Round) else self._round(one)
+            laid = self._round(one) if isinstance(one, Strategy) else one
             if laid:
                 key = laid.strategy.costs.microbatch, laid.strategy.cuts
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
 
-    def _plain_training(self, limits: Limits) -> list[Round]:
+    def _plain_training(self, limits: Limits) -> list[DeviceRound]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
         if self.apart:
             return []
@@ -145,7 +145,9 @@ class Search:
         near = least + least // limits.plain_near
         return found if len(found) == len(plain) and min(map(score, found))[0] <= near else []
 
-    def _improved(self, starts: Sequence[Round], count: int, effort: Effort) -> list[Round]:
+    def _improved(
+        self, starts: Sequence[DeviceRound], count: int, effort: Effort
+    ) -> list[DeviceRound]:
         """The best `count` of them improved, with half of the ops that there are for it; not those
         that are too long to catch up with the best."""
         best = sorted(starts, key=score)[:count]
@@ -154,7 +156,7 @@ class Search:
         near = (start for start in best if start.period_us <= most)
         return [improve(start, self.starts.points, self._round, ops, effort) for start in near]
 
-    def _exchanged(self, best: Round, effort: Effort) -> list[Round]:
+    def _exchanged(self, best: DeviceRound, effort: Effort) -> list[DeviceRound]:
         """The best once a shard stays for which several others make room, improved a little."""
         limits, ops = effort.limits, effort.limits.search_ops // 10
         found = exchanged(best, self._round, limits.search_exchanges) if effort.left > 0 else ()
@@ -163,7 +165,7 @@ class Search:
             return []
         return [improve(start, self.starts.points, self._round, ops, effort)]
 
-    def _guided(self, effort: Effort) -> Iterator[Round]:
+    def _guided(self, effort: Effort) -> Iterator[DeviceRound]:
         """Plans made of the load program's solutions."""
         starts, limits = self.starts, effort.limits
         roots = [root for costs in starts.sizes for root in starts.programs(costs, limits)]
@@ -172,7 +174,7 @@ class Search:
             yield from self._guided_by([replace(terms, host_bytes=None) for terms in roots], effort)
         yield from self._guided_by(roots, effort)
 
-    def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[Round]:
+    def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[DeviceRound]:
         limits = effort.limits
         groups, programs = limits.search_groups, len(roots) + limits.search_divisions
         found = guides(roots, groups, programs, limits.search_each, effort)
@@ -189,23 +191,17 @@ class Search:
                 if other:
                     yield from self._realised(other, effort)
 
-    def _realised(self, guide: Solution, effort: Effort) -> Iterator[Round]:
+    def _realised(self, guide: Solution, effort: Effort) -> Iterator[DeviceRound]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""
         groups = effort.limits.search_groups
-
-        def closer(found: Solution) -> Solution | None:
-            return again(found, found.terms, groups, effort)
-
         for _ in range(effort.limits.search_shrinks):
             overs = []
             for evened in (False, True):
-                strategy = rounded(guide, groups, evened, closer)
+                strategy = rounded(guide, groups, effort, even=evened)
                 fits = fitted(strategy, self.host_bytes)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
-                made = Round(
-                    fits or strategy, self.links, self.device_bytes - strategy.reserve_bytes
-                )
-                over = made.slab.bytes + strategy.reserve_bytes - self.device_bytes
+                made = DeviceRound(fits or strategy, self.links, self.device_bytes)
+                over = made.device_bytes - self.device_bytes
                 if over <= 0 and fits:
                     yield made
                 else:
@@ -220,7 +216,7 @@ class Search:
                 return
             guide = smaller
 
-    def _round(self, strategy: Strategy) -> Round | None:
+    def _round(self, strategy: Strategy) -> DeviceRound | None:
         """The strategy laid out, or None when it does not fit."""
         fits = fitted(strategy, self.host_bytes)
         return laid_out(fits, self.links, self.device_bytes) if fits else None
@@ -229,7 +225,7 @@ class Search:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
         the device, with as much on the host as there is, or as that takes."""
         plain = [
-            (strategy, strategy.reserve_bytes + Round(strategy, self.links, 0).slab.bytes)
+            (strategy, DeviceRound(strategy, self.links).device_bytes)
             for costs in self.starts.sizes
             for cuts in self.starts.ladder(costs)
             for strategy in self.starts.streamed(costs, cuts)
@@ -250,11 +246,12 @@ def late(task: Task) -> NoPlanFound:
     return NoPlanFound(f"{task.name}: no plan within the time limit; raise --time-limit")
 
 
-def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
+def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
     """The strategy's round on a device with so many bytes, None when it does not fit."""
-    room = device_bytes - strategy.reserve_bytes
-    made = Round(strategy, links, room) if room >= 0 else None
-    return made if made and made.slab.bytes <= room else None
+    if strategy.reserve_bytes > device_bytes:
+        return None
+    made = DeviceRound(strategy, links, device_bytes)
+    return made if made.device_bytes <= device_bytes else None
 
 
 def _shrunk(terms: Terms, over: int, missing: int, part: int) -> Terms:

@@ -10,11 +10,10 @@ from itertools import pairwise
 
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
-from planner.lowering import Waiting
 from planner.lp import scratch_bytes
 from planner.rounds import HydraStrategy, hydra
 from planner.search.task import Candidate, Search, laid_out
-from planner.shards import Links, Strategy, castable, separable
+from planner.shards import Links, Planned, Strategy, castable, separable
 from plans.schema import Program
 from plans.timing import duration_us
 from profiles.schema import Task
@@ -54,7 +53,7 @@ def baseline(kind: Kind, task: Task) -> Found:
     return Candidate(strategy, (hydra.program(strategy, Links.of(kind.device)),))
 
 
-def program_on(kind: Kind, strategy: Strategy | Waiting, task: Task) -> Program | None:
+def program_on(kind: Kind, strategy: Planned, task: Task) -> Program | None:
     """The program of a strategy on a kind of devices, where the task has other costs; None where
     the strategy does not fit."""
     if not any(batch.microbatch == strategy.costs.microbatch for batch in task.batches):

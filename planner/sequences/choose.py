@@ -11,7 +11,7 @@ from planner.errors import Infeasible
 from planner.inputs import Effort, Layout
 from planner.packing import Asked, How
 from planner.pipelines import NO_ROOM, Estimate, ranked
-from planner.search import short_devices
+from planner.search import short_devices, short_host_for
 from planner.sequences.made import Made, lowered
 from planner.sequences.ways import (
     FINEST,
@@ -32,7 +32,7 @@ _PIECES = (1, 2, FINEST)  # shards of a stage
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class _Ranked:
     """A way to train and to pack, that is ranked. few: the steps by which it is judged; us: about
     how long they are in the mean."""
 
@@ -81,17 +81,17 @@ class _Search:
             found += self._made([*chain.from_iterable(again)])
         return found
 
-    def _made(self, every: Sequence[Packed]) -> list[Made]:
+    def _made(self, every: Sequence[_Ranked]) -> list[Made]:
         """The rounds of those that get some."""
         return [made for _, made in ranked(every, self.effort) if not isinstance(made, str)]
 
-    def _packed(self, trial: Trial, hows: Sequence[How]) -> Iterator[Packed]:
+    def _packed(self, trial: Trial, hows: Sequence[How]) -> Iterator[_Ranked]:
         """The ways to pack; in pipelines of one stage only those by which times differ."""
         seen = set[int]()
         for how in hows:
             us = trial.step_us(self._steps, how)
             if us not in seen or trial.way.layout.depth > 1:
-                yield Packed(trial, how, self.few, us, self.effort)
+                yield _Ranked(trial, how, self.few, us, self.effort)
             seen.add(us)
 
     def least(self) -> tuple[list[Made], list[int]]:
@@ -140,8 +140,4 @@ def _too_little(asked: Asked, need: int) -> Infeasible:
     what = f"its longest sample has {asked.longest} tokens,"
     if need > asked.kind.device_bytes:
         return short_devices(asked.task, f"{what} for which any layout", need, asked.kind)
-    return Infeasible(
-        f"{asked.task.name}: {what} and the host has no memory for what devices do not hold of it; "
-        "raise --host-memory",
-        resource="host",
-    )
+    return short_host_for(asked.task, what)

@@ -79,7 +79,7 @@ def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
     own = [microbatch_of(one.name) or 0 for one in kept]
     us = _times(np.array([[one[at].us for at in mine] for one in ends]), own, shape, left)
     kept = [one._replace(us=took) for one, took in zip(kept, us, strict=True)]
-    return Cycle.dispatched(kept, left, settled(us, left.queues.values(), needs))
+    return Cycle(kept, left, settled(us, left.queues.values(), needs))
 
 
 def _times(ends: Array, own: Sequence[int], shape: Shape, orders: Orders) -> list[int]:
@@ -107,7 +107,7 @@ def _entries(full: PipelineRound, kept: Sequence[int], costs: Costs) -> list[Ent
     """The ops of the full round where these microbatches take so much."""
     own, each = full.strategy, dict(zip(kept, costs, strict=True))
     every = [each.get(m, cost) for m, cost in enumerate(own.sized)]
-    emitter = Emitter(own.costs, own.shards, own.modes, full.links, each=every)
+    emitter = Emitter(own, full.links, each=every)
     return list(emitter.entries(full.walk.visits))
 
 

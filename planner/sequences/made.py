@@ -11,7 +11,7 @@ from msgspec import structs
 from planner.dispatch import Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy, store
-from planner.packing import Arrangement, Array, Asked, How, Kind, arranged, bucket
+from planner.packing import Arrangement, Array, Asked, How, StepKind, arranged, bucket
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
 from planner.rounds import Entry
 from planner.search import Part
@@ -63,12 +63,6 @@ class Made:
     def entries(self) -> Sequence[Entry]:
         """The ops of its full round."""
         return self.round.entries
-
-    @property
-    def begin_us(self) -> int:
-        """The time of a segment of its steps beside their periods."""
-        own = self.program
-        return own.enter_us + own.leave_us + max(0, own.round_us - own.period_us)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +143,7 @@ def _rounds(
     least = programs[0].thrifty(effort)
     if least is None:
         return 0
-    tight = [replace(one.strategy, modes=least[1].modes, tight=True) for one in programs]
+    tight = [replace(one.strategy, modes=least.modes, tight=True) for one in programs]
     rounds = [PipelineRound(strategy, asked.links) for strategy in tight]
     need = max(full.device_bytes for full in rounds)
     return rounds if need <= room else need
@@ -190,12 +184,12 @@ def _sketch(trial: Trial, laid: Arrangement) -> Sketch:
     return found
 
 
-def _batches(trial: Trial, kinds: Sequence[Kind]) -> Iterator[TaskCosts]:
+def _batches(trial: Trial, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
     mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
     of the deepest do for the longest sample of an evaluation."""
-    depths, judged = trial.way.layout.depths, trial.asked.judged
-    most = {max(depths): 0 if judged is None else bucket(int(judged.max()))}
+    depths, held = trial.way.layout.depths, trial.asked.held_out
+    most = {max(depths): 0 if held is None else bucket(int(held.max()))}
     for depth, own in zip(depths, kinds[0].most, strict=True):
         most[depth] = max(most.get(depth, 0), *own)
     for place, depth in enumerate(depths):
@@ -210,7 +204,7 @@ def _batches(trial: Trial, kinds: Sequence[Kind]) -> Iterator[TaskCosts]:
 
 
 def _shape(
-    asked: Asked, full: PipelineRound, kind: Kind, largest: Kind, own: Sequence[int]
+    asked: Asked, full: PipelineRound, kind: StepKind, largest: StepKind, own: Sequence[int]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round, of its own
     size."""

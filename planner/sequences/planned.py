@@ -10,9 +10,9 @@ from planner.bounds import compute_us, dispatch_us
 from planner.inputs import Effort, Kind, Problem
 from planner.lowering import PipelineStrategy
 from planner.packing import PACKINGS, Asked, How, write_table
-from planner.search import Candidate, Judging, Packed
+from planner.search import Candidate, Evaluations, Packed
 from planner.sequences.choose import Best, best
-from planner.sequences.judging import judged
+from planner.sequences.evaluations import evaluations
 from planner.sequences.made import InTurn, Made, in_common
 from planner.sequences.switching import switched
 from plans.prediction import Alternative
@@ -39,7 +39,7 @@ def planned(
     own, held, *_ = *lengths, None
     asked = Asked(
         *(task, own, kind, host_bytes, problem.done.get(task.name, 0)),
-        judged=held,
+        held_out=held,
         devices=devices,
         layout=problem.layout,
         hows=_hows(problem, task),
@@ -50,16 +50,16 @@ def planned(
     if len(problem.tasks) == 1 and not problem.layout and on_a_node:
         found = switched(asked, one, jobs, effort)
     strategy = in_common([way.round.strategy for way in found.ways])
-    judges = None if held is None else judged(asked, strategy, tables)
+    evaluates, said = (None, None) if held is None else evaluations(asked, strategy, tables)
     tried = _alternatives(asked, found, one)
     return Candidate(
         strategy,
         (found.ways[0].program,),
         len(tried),
         effort.left > 0,
-        (judges.program,) if judges else (),
+        (evaluates,) if evaluates else (),
         alternatives=tuple(tried),
-        packed=_packed(problem, asked, found, strategy, tables, judges.said if judges else None),
+        packed=_packed(problem, asked, found, strategy, tables, said),
     )
 
 
@@ -76,7 +76,7 @@ def _packed(
     found: InTurn,
     strategy: PipelineStrategy,
     tables: Path,
-    judging: Judging | None,
+    evaluated: Evaluations | None,
 ) -> Packed:
     """All steps, whose table is written."""
     task, order = asked.task, problem.orders.get(asked.task.name)
@@ -90,7 +90,7 @@ def _packed(
         token_draws=asked.token_draws(strategy.shards),
     )
     least, turns = dispatch_us(asked, found.pools), () if several else laid[0].turns
-    return Packed(turns, said, table, least, found.parts if several else (), judging)
+    return Packed(turns, said, table, least, found.parts if several else (), evaluated)
 
 
 def _alternatives(asked: Asked, found: InTurn, best: Best) -> list[Alternative]:

@@ -102,7 +102,7 @@ def _limited(asked: Asked, one: Best, within: NDArray[np.bool_], effort: Effort)
     least = samples_us(asked, np.concatenate(samples[0]), asked.devices) / len(samples[0])
     if _total(took(alone), within, least, (alone.begin_us, 0))[1] > most:
         return
-    short = replace(asked, few=tuple(steps[within].tolist()), judged=None)
+    short = replace(asked, few=tuple(steps[within].tolist()), held_out=None)
     trials = estimated(short, one.layouts, _PIECES, effort)
     other = min(trials, key=lambda trial: trial.step_us(samples[0], how), default=None)
     for first in _firsts(one.trials, samples[1], how) if other else ():

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ from planner.lowering import PipelineRound, PipelineStrategy
 from planner.mixes import Offer, best_mix
 from planner.packing import Array, Asked, How, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
-from planner.rounds import Send
 from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
@@ -192,12 +191,8 @@ class Trial:
         """About how long a segment takes to begin and to end."""
         links, took = self.asked.links, [0] * self.way.layout.devices
         stays = PipelineRound(self.strategy, links).walk.stays
-        for device, copy in (*stays.comes(links), *stays.goes()):
-            if isinstance(copy, Send):
-                took[device] += links.send_us(copy.bytes, device, copy.to)
-            else:
-                one = links.prefetch_us if copy.kind == "P" else links.spill_us
-                took[device] += one(copy.bytes)
+        for copy in (*stays.comes(links), *stays.goes()):
+            took[copy.device] += copy.us(links)
         return max(took)
 
 
@@ -226,7 +221,7 @@ def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> T
     host has no memory for them."""
     program = _program(asked, way, FINEST)
     found = program.thrifty(effort, saved=saved) if program else None
-    return Trial(asked, way, FINEST, found[1]) if found else None
+    return Trial(asked, way, FINEST, found) if found else None
 
 
 def otherwise(trial: Trial) -> Iterator[Trial]:
@@ -251,9 +246,7 @@ def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> Mo
 
 def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
     """The longest of these stages, by a microbatch as full as they can be, of usual sequences."""
-    given = (0, 1), (0, most), (most * most, most)
-    us = (_stages_us(strategy, devices, asked.costs(most, *own)) for own in given)
-    curves = [Curve.through(most, *own) for own in zip(*us, strict=True)]
+    curves = asked.curves(most, partial(_stages_us, strategy, devices))
     usual = min(most, asked.spread)
     return max(curves, key=lambda one: (one.square * usual + one.linear) * most + one.fixed)
 

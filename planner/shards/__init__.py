@@ -1,7 +1,7 @@
 """A task cut into shards: boundaries, modes, costs, and the strategy that says all of it."""
 
 from planner.shards.costs import TaskCosts, castable, shape_of, sizes, stays_whole
-from planner.shards.cuts import all_cuts, cut_points, even, ladder, layer_graph
+from planner.shards.cuts import all_cuts, cut_points, even, ladder
 from planner.shards.modes import (
     ACTIVATIONS,
     HELD,
@@ -64,7 +64,6 @@ __all__ = [
     "forward_us",
     "holdings",
     "ladder",
-    "layer_graph",
     "modes_of",
     "pack",
     "pass_us",

@@ -220,8 +220,7 @@ class TaskCosts:
         known = all(cost.rng_draws is not None for cost in costs)
         packed = all(cost.offload_bytes is not None for cost in costs)
         timed = all(cost.pack_backward is not None for cost in costs)
-        parts = [(cost.left_bytes, cost.input_peak_bytes) for cost in costs]
-        splits = all(None not in part for part in parts)
+        splits = all(cost.left_bytes is not None for cost in costs)
         fields = [name for name in self.sums if name.endswith(("_bytes", "_us"))]
         sums = {name: self.total(name, first, end) for name in fields}
         param, masters = sums["param_bytes"], sums["state_bytes"]

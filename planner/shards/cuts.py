@@ -8,54 +8,38 @@ cheapest is a shortest path over the cut points: an edge is a shard within the c
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 
 import networkx as nx
 
 from planner.shards.costs import TaskCosts
+from planner.shards.ties import untied
 from profiles.schema import Task
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # a shard holds about 1/n of the parameters
 _PARTS = (1, 2, 4, 8, 16)  # and needs at most 1/n of the whole task's transients
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bytes of a shard's parameters and of its transients: what it needs, or what it may need."""
-
-    param_bytes: int
-    transient_bytes: int
-
-
-def layer_graph(task: Task) -> nx.MultiGraph:
-    """Nodes are layer indices with their names; edges are the boundaries between them (kind
-    "boundary") and the ties from the first layer of a group to the others (kind "tie"); between
-    neighbours there may be both."""
-    graph = nx.MultiGraph(task=task.name)
-    for index, layer in enumerate(task.layers):
-        graph.add_node(index, name=layer.name)
-    graph.add_edges_from(pairwise(range(len(task.layers))), kind="boundary")
-    for owner, *users in task.ties:
-        graph.add_edges_from(((owner, user) for user in users), kind="tie")
-    return graph
-
-
-def cut_points(graph: nx.MultiGraph) -> list[int]:
+def cut_points(task: Task, *, apart: bool = False) -> list[int]:
     """Where the chain may be cut, ends included: cut c separates layer c-1 from layer c.
 
     A cut that separates tied layers would need one parameter in two shards, so a boundary may be
-    cut only when it is a bridge: no other edge joins what is below it to what is above.
+    cut only when it is a bridge: no tie joins what is below it to what is above. apart: the tied
+    layers that can may lie in several shards.
     """
-    return [0, *sorted(max(edge) for edge in nx.bridges(graph)), graph.number_of_nodes()]
+    count, ties = len(task.layers), (untied(task) if apart else task).ties
+    graph = nx.MultiGraph(pairwise(range(count)))
+    graph.add_edges_from((owner, user) for owner, *users in ties for user in users)
+    return [0, *sorted(max(edge) for edge in nx.bridges(graph)), count]
 
 
 def cheapest(
-    costs: TaskCosts, points: Sequence[int], caps: Caps, shard_us: int
+    costs: TaskCosts, points: Sequence[int], param_bytes: int, transient_bytes: int, shard_us: int
 ) -> tuple[int, ...] | None:
-    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`; None when a piece between
-    two neighbouring points alone exceeds the caps.
+    """The cheapest cuts 0 = c0 < c1 < ... = layers, all in `points`, into shards of so many bytes
+    of parameters and of transients at most; None when a piece between two neighbouring points alone
+    has more.
 
     Backwards from the end, as in any acyclic graph; a library's search would look at every shard
     within the caps, of which there are tens of thousands. Among equal costs the cut with larger
@@ -67,8 +51,8 @@ def cheapest(
     ahead = [*price]  # the same, and all forwards below the point
     following = [0] * (end + 1)
     for left, (params, transients) in reversed(list(enumerate(_needs(costs, tuple(points))))):
-        within = bisect_right(params, caps.param_bytes)
-        reach = left + min(within, bisect_right(transients, caps.transient_bytes))
+        within = bisect_right(params, param_bytes)
+        reach = left + min(within, bisect_right(transients, transient_bytes))
         inner = ahead[left + 1 : min(reach + 1, end)]
         least = min(inner, default=math.inf)
         price[left] = least + shard_us - forward[left]
@@ -87,21 +71,16 @@ def cheapest(
 
 @lru_cache(maxsize=16)
 def _needs(costs: TaskCosts, points: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """For every point but the last the bytes of ever longer shards from there on, ascending."""
-    names = ("param_bytes", "saved", "tied")  # lists are faster layer by layer than arrays
-    param, saved, tied = (costs.sums[name].tolist() for name in names)
-    last, inner = (costs.peaks[name].tolist() for name in ("backward", "backward_inner"))
-    made = []
-    for left, first in enumerate(points[:-1]):
-        params, transients, reached, most = list[int](), list[int](), first, 0
-        for end in points[left + 1 :]:
-            most = max(most, *inner[max(first, reached - 1) : end - 1], 0)
-            reached = end
-            peak = max(most, last[end - 1]) - saved[first] + tied[end] - tied[first]
-            params.append(param[end] - param[first])
-            transients.append(peak)
-        made.append((params, transients))
-    return made
+    """For every point but the last the bytes of parameters, and of transients, of ever longer
+    shards from there on, ascending."""
+    ends = [points[left:] for left in range(1, len(points))]
+    return [
+        (
+            [costs.total("param_bytes", first, end) for end in own],
+            [costs.backward_transient(first, end) for end in own],
+        )
+        for first, own in zip(points, ends, strict=False)
+    ]
 
 
 def even(costs: TaskCosts, items: Sequence[tuple[int, int]], per_shard: float) -> tuple[int, ...]:
@@ -137,7 +116,7 @@ def ladder(costs: TaskCosts, points: Sequence[int], shard_us: int) -> Iterator[t
     for wanted in _PIECES:
         cap = max(largest, -(-total // wanted))
         for transient in {max(heaviest, whole // part) for part in _PARTS}:
-            found = cheapest(costs, points, Caps(cap, transient), shard_us)
+            found = cheapest(costs, points, cap, transient, shard_us)
             if found:
                 yield found
         if cap == largest:

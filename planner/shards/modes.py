@@ -81,8 +81,10 @@ def backward_us(shard: ShardCost, mode: Mode) -> int:
 
 
 def pass_us(shard: ShardCost, mode: Mode, kind: str) -> int:
-    """µs of one microbatch of a backward, B, or of its parts, I and W."""
+    """µs of one microbatch of a forward, F, of a backward, B, or of its parts, I and W."""
     whole = backward_us(shard, mode)
+    if kind == "F":
+        return forward_us(shard, mode)
     if kind == "B":
         return whole
     if kind == "W":

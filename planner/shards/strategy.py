@@ -1,10 +1,10 @@
 """One way to train a task on one device: the decisions, as a value."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import Field, dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, transient_bytes
@@ -12,39 +12,56 @@ from planner.shards.shard_cost import ShardCost
 from planner.shards.values import SCALARS_BYTES
 
 
-class Planned(Protocol):
-    """A way to train a task, as a plan has it; a dataclass."""
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A way to train a task, as a plan has it: where it is cut, and what is done with each
+    shard."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    costs: TaskCosts
+    cuts: tuple[int, ...]
+    modes: tuple[Mode, ...]
+
+    @cached_property
+    def shards(self) -> tuple[ShardCost, ...]:
+        return self.costs.cut(self.cuts).shards
 
     @property
-    def costs(self) -> TaskCosts: ...
+    def last(self) -> int:
+        """The last shard's number."""
+        return len(self.cuts) - 2
+
+    @cached_property
+    def owner(self) -> int | None:
+        """The shard whose tied parameters others use."""
+        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
+
+    @cached_property
+    def holders(self) -> tuple[int, ...]:
+        """The other shards that use them, ascending."""
+        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
+
     @property
-    def cuts(self) -> tuple[int, ...]: ...
-    @property
-    def shards(self) -> tuple[ShardCost, ...]: ...
-    @property
-    def modes(self) -> tuple[Mode, ...]: ...
-    @property
-    def tie_bytes(self) -> int: ...
+    def tie_bytes(self) -> int:
+        """Bytes of one microbatch's gradients that wait for the owner's backward."""
+        return 0 if self.owner is None else self.costs.tie_bytes
+
+    def cost(self, k: int, _: int) -> ShardCost:
+        """The costs of a shard for one microbatch."""
+        return self.shards[k]
+
     @property
     def halved(self) -> Collection[int]:
         """The shards whose backwards are split in two."""
-        ...
+        return ()
 
-
-class _Here(dict[tuple[int, int], int]):
-    """All on one device."""
-
-    def __missing__(self, _: tuple[int, int]) -> int:
-        return 0
-
-
-_HERE = _Here()
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """The bytes that the host holds for a while, by the names of its buffers, where each has
+        its own; those of a `Strategy` may change hands (`lowering.host_bytes`)."""
+        return iter(())
 
 
 @dataclass(frozen=True, eq=False)
-class Strategy:
+class Strategy(Planned):
     """Where to cut and what to do with each shard.
 
     block: the first of the shards at the top that take microbatch after microbatch up and down, so
@@ -57,9 +74,6 @@ class Strategy:
     sooner.
     """
 
-    costs: TaskCosts
-    cuts: tuple[int, ...]
-    modes: tuple[Mode, ...]
     block: int
     depth: int = 2
     urgent: bool = False
@@ -96,25 +110,14 @@ class Strategy:
         """Buffers of a part each that packed microbatches take turns in."""
         return min(self.parts, max(1, self.depth * self.parts // self.costs.microbatches))
 
-    @cached_property
-    def shards(self) -> tuple[ShardCost, ...]:
-        return tuple(self.costs.shard(first, end) for first, end in pairwise(self.cuts))
-
-    @cached_property
-    def owner(self) -> int | None:
-        """The shard whose tied parameters others use."""
-        return next((k for k, shard in enumerate(self.shards) if shard.tie == "owner"), None)
-
     # What `lowering` asks of any strategy, here for one device.
-    halved = ()
     evaluates = False
     devices = 1
-    ahead = 0
     tight = True
     stretches = True  # values have their least lives, which `lay_out` stretches while there is room
     costs_each = ()
 
-    where: ClassVar[Mapping[tuple[int, int], int]] = _HERE
+    where: ClassVar[Mapping[tuple[int, int], int]] = Counter()
 
     @cached_property
     def homes(self) -> tuple[int, ...]:
@@ -136,11 +139,6 @@ class Strategy:
         """For every shard the additions of its gradients: none."""
         return self.users
 
-    @cached_property
-    def holders(self) -> tuple[int, ...]:
-        """The other shards that use tied parameters, ascending."""
-        return tuple(k for k, shard in enumerate(self.shards) if shard.tie == "holder")
-
     def bytes_of(self, role: str, k: int, m: int) -> int:
         """Bytes of the microbatches of an op: their batch, tie, packed activations, or boundary
         before a shard."""
@@ -152,16 +150,6 @@ class Strategy:
         if role == "saved":
             return self.each * (self.shards[k].offload_bytes or 0)
         return (1 if self.turn and k > self.block else self.each) * self.shards[k].in_bytes
-
-    @property
-    def tie_bytes(self) -> int:
-        """Bytes of one microbatch's gradients that wait for the owner's backward."""
-        return 0 if self.owner is None else self.costs.tie_bytes
-
-    @cached_property
-    def last(self) -> int:
-        """The last shard's number."""
-        return len(self.cuts) - 2
 
     @cached_property
     def turn(self) -> bool:

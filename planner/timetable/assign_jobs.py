@@ -66,7 +66,7 @@ def timetable(
         if not way.packed:
             stretches.append(Stretch(program, devices, rounds, evaluates))
             continue
-        batches = way.packed.judging.rounds if way.packed.judging else 0
+        batches = way.packed.evaluations.rounds if way.packed.evaluations else 0
         for one in way.packed.between(program, first, last):
             if one.rounds:
                 own = one.program, devices, one.rounds, evaluates, one.kinds, batches
@@ -114,8 +114,8 @@ def _run(
     """With evaluations, of whose time each round has a share. Rounds of several kinds each last
     their mean."""
     own = task.evaluation
-    if own and packed and packed.judging:
-        own = structs.replace(own, batches=packed.judging.rounds)
+    if own and packed and packed.evaluations:
+        own = structs.replace(own, batches=packed.evaluations.rounds)
     more = share_us(own, program, evaluates) if own and evaluates else 0
     fixed_us, period_us = duration_us(program, 1) - program.period_us, program.period_us
     if packed:

@@ -18,7 +18,7 @@ from planner.bounds import (
     model_of,
 )
 from planner.inputs import Effort, Problem
-from planner.lp import solve, total
+from planner.lp import Status, solve, total
 from planner.search import descend
 from planner.timetable.assign_jobs import Way, assign_jobs, jobs_of
 from planner.timetable.jobs import Score, score
@@ -117,7 +117,7 @@ def _one_choice_each(
     for own in takes.values():
         model += total((1, take) for take in own.values()) == 1
     seconds = min(_CHOICE_SECONDS, max(1.0, effort.left))
-    if not solve(model, seconds=seconds, seed=effort.seed, gap=1e-4).found:
+    if solve(model, seconds=seconds, seed=effort.seed, gap=1e-4) is not Status.FOUND:
         return None
     return [part.value() for part in parts]
 

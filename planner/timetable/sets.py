@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from planner.bounds import Column, Demand
 from planner.inputs import Effort
-from planner.lp import duals, minimise, solve, total
+from planner.lp import Status, duals, minimise, solve, total
 
 _PRICE = 10**9  # prices are whole multiples of 1 / _PRICE µs
 _NEAR = 10**6  # sets that earn 1/n more than their time are not worth another solution
@@ -75,7 +75,7 @@ def _solved(
             of[columns[at].task].append((unit / max(1, columns[at].us), run))
     for number, parts in enumerate(of.values()):
         model += total(parts) >= 1, f"task_{number}"
-    if not solve(model, seconds=max(_SECONDS, effort.left), seed=effort.seed).found:
+    if solve(model, seconds=max(_SECONDS, effort.left), seed=effort.seed) is not Status.FOUND:
         return None
     prices = duals(model)
     worth = {

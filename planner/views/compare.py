@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import median
 from typing import TypeVar
 
 from plans.ops import COMPUTES, Lane, OpKind
 from plans.runlog import RunLog
 from plans.schema import Plan
-from plans.timing import OpBar, device_times, exposed_copy_us, op_bars, task_spans, timeline
+from plans.timing import OpBar, device_times, exposed_copy_us, task_spans, timeline
 from plans.trace import happened
 from profiles.errors import FormatError
 
 Key = TypeVar("Key", int, OpKind)
 
-_NAMED = 10  # so many missing ops are named, the others counted
 _LATE = 1.2  # times as long as planned a run is late
 _SLOW = 1.1  # times its peers a device is slow, whose ops hide a part of what holds it up
 
@@ -33,15 +31,6 @@ class Ratio:
     def value(self) -> float | None:
         """actual / predicted; None when one of them is missing."""
         return self.actual / self.predicted if self.predicted and self.actual is not None else None
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Planned ops that the log does not have, but for those of dropped tasks: how many, and the
-    first few by name and round."""
-
-    count: int
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ class Comparison:
     peaks: tuple[Ratio, ...]  # bytes by device
     devices: Mapping[int, Ratio]
     processes: Mapping[int, int]
-    missing: Missing
+    missing: tuple[str, ...]  # planned ops that the log does not have, of tasks not dropped
     dropped: Mapping[str, str]  # why, of each task that failed while others went on
 
     @property
@@ -109,7 +98,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     used = device_times(plan)
     copies = {n: device.exposed_copy_us for n, device in enumerate(used)}
     kinds, devices = _sums(ops, lambda one: one.kind), _sums(local, lambda one: one.device)
-    if missing.count or log.drops:
+    if missing or log.drops:
         ops, planned = _as_planned(plan, ops)
         spans, copies = _spans(planned), _exposed(planned)
         whole = Ratio(_last_us(planned), _last_us(ops))
@@ -118,7 +107,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     return Comparison(
         plan=plan,
         status=end.status if end else "killed",
-        emulated=log.header.emulated or plan.emulated != "",
+        emulated=plan.emulated != "",
         makespan=whole,
         median_op_error=median(errors) if errors else None,
         kinds={kind: kinds[kind] for kind in OpKind if kind in kinds},
@@ -203,12 +192,8 @@ def _losses(log: RunLog, task: str) -> tuple[float | None, float | None]:
     return (steps[0].loss, steps[-1].loss) if steps else (None, None)
 
 
-def _missing(plan: Plan, ops: Iterable[OpBar], dropped: Collection[str]) -> Missing:
-    planned = sum(bar.rounds for bar in op_bars(plan) if bar.task not in dropped)
-    logged = {_place(one) for one in ops if one.task not in dropped}
-    if len(logged) == planned:
-        return Missing(0, ())
-    expected = (one for one in timeline(plan) if one.task not in dropped)
-    absent = (one for one in expected if _place(one) not in logged)
-    names = tuple(f"{one.op.id} round {one.round}" for one in islice(absent, _NAMED))
-    return Missing(planned - len(logged), names)
+def _missing(plan: Plan, ops: Iterable[OpBar], dropped: Collection[str]) -> tuple[str, ...]:
+    """The ops that were not run, but for those of dropped tasks, by name and round."""
+    ran = set(map(_place, ops))
+    absent = (o for o in timeline(plan) if o.task not in dropped and _place(o) not in ran)
+    return tuple(f"{one.op.id} round {one.round}" for one in absent)

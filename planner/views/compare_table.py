@@ -8,6 +8,7 @@ from profiles.console import columns
 from profiles.units import show_bytes, show_us
 
 _RATIO = ("predicted", "actual", "error")
+_NAMED = 10  # so many missing ops are named, the others counted
 _SMALL = 50  # below 1/n of the whole, an error is told as a difference
 
 
@@ -43,7 +44,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             "predicted": [one.predicted for one in c.peaks],
             "actual": [one.actual for one in c.peaks if one.actual is not None],
         },
-        "missing": c.missing.count,
+        "missing": len(c.missing),
         "dropped": c.dropped,
     }
 
@@ -62,7 +63,7 @@ def table(comparison: Comparison) -> str:
     paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
     guessed = " (predictions are estimates)" if c.plan.estimated else ""
     whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
-    run = "so far" if c.missing.count or c.dropped else "makespan"
+    run = "so far" if c.missing or c.dropped else "makespan"
     rows = [(run, *_cells(c.makespan, 0, show_us)[:2], _percent(c.makespan_error))]
     rows += [
         (f"{what} {number}", *_cells(one, of, show))
@@ -98,10 +99,9 @@ def table(comparison: Comparison) -> str:
         lines += ["", *columns([head, *devices], numbers=True), *_slow(c)]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
-    if c.missing.count:
-        more = ", …" if c.missing.count > len(c.missing.names) else ""
-        names = ", ".join(c.missing.names)
-        lines += ["", f"not in the log: {c.missing.count} planned ops: {names}{more}"]
+    if c.missing:
+        names = ", ".join([*c.missing[:_NAMED], *["…"] * (len(c.missing) > _NAMED)])
+        lines += ["", f"not in the log: {len(c.missing)} planned ops: {names}"]
     return "\n".join(lines)
 
 

@@ -115,7 +115,7 @@ def gang(plan: Plan, program: Program) -> list[str]:
     times = zip(numbers, round_compute_us(program), round_exposed_us(program), strict=True)
     for local, (device, busy_us, exposed_us) in enumerate(times):
         own = program.memory[local]
-        told = (show_bytes(own.slab_bytes + own.reserve_bytes), show_us(exposed_us))
+        told = (show_bytes(own.bytes), show_us(exposed_us))
         held = "; ".join(shards.get(local, ()))
         rows.append((device, (held, *_shares(busy_us / period), *told)))
     shown = [(in_ranges(alike), *row) for alike, row in folded(rows)]

@@ -119,7 +119,7 @@ def _task(plan: Plan, name: str) -> dict[str, str]:
             "with": ", ".join(one for one in program.tasks if one != name) or "no other task",
             "round every": show_us(program.period_us),
             "bubble": f"{bubble(program):.1%}",
-            "memory": show_bytes(max(m.slab_bytes + m.reserve_bytes for m in program.memory)),
+            "memory": show_bytes(max(m.bytes for m in program.memory)),
         }
     return told
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from plans.order import first_steps
 from plans.runlog import RunLog
 from plans.schema import Plan
-from plans.timing import RoundKinds, kinds_of, phases, steady_us
+from plans.timing import RoundKinds, kinds_of, phases, rounds_us
 from profiles.errors import FormatError
 
 Window = tuple[int, int]
@@ -36,7 +36,7 @@ def focus(plan: Plan, task: str | None = None, step: int | None = None) -> Focus
         return _of_step(plan, mine, task, step)
     index = max(mine, key=lambda k: plan.segments[k].end_us - plan.segments[k].start_us)
     segment = plan.segments[index]
-    period = steady_us(plan.program(segment.program), segment) // segment.rounds
+    period = rounds_us(plan.program(segment.program), segment) // segment.rounds
     if task is None and (segment.rounds < 2 or 4 * period > plan.prediction.makespan_us):
         return None
     return _focus(plan, index, (segment.rounds - 1) // 2)

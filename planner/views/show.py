@@ -153,13 +153,13 @@ def _round(program: Program) -> list[str]:
         f"round of {program.name}: {len(program.round)} ops, every {show_us(program.period_us)}; "
         "op@start+duration in µs"
     )
-    lines = [head]
-    queues: dict[str, list[Op]] = {}
-    for op in program.round:
-        queues.setdefault(op.stream, []).append(op)
-    for stream in sorted(queues, key=rank)[:_MOST_STREAMS]:
-        lines.append(f"  {stream}: {_listing(queues[stream], alone=len(program.tasks) == 1)}")
-    return [*lines, *more("  ", len(queues) - _MOST_STREAMS, " streams")]
+    ops = sorted(program.round, key=lambda op: rank(op.stream))
+    lines = [
+        f"  {stream}: {_listing(list(own), alone=len(program.tasks) == 1)}"
+        for stream, own in groupby(ops, key=lambda op: op.stream)
+    ]
+    left = more("  ", len(lines) - _MOST_STREAMS, " streams")
+    return [head, *lines[:_MOST_STREAMS], *left]
 
 
 def _listing(ops: Sequence[Op], *, alone: bool) -> str:

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plans.ops import Lane
+from plans import graph
+from plans.ops import Lane, Stream
 from plans.schema import Op, Plan, Program
+from plans.timing import busy_us
 from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
@@ -55,8 +57,11 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
     queues: dict[str, list[Op]] = {}
     for op in program.round:
         queues.setdefault(op.stream, []).append(op)
-    waits = _waits(program, queues)
-    busiest, *_ = max(queues.values(), key=lambda queue: sum(op.us for op in queue))
+    waits = {
+        op.id: [(program.round[place], lag) for place, lag in (*own[1:], own[0])]
+        for op, own in zip(program.round, graph.waits(program.round), strict=True)
+    }
+    ((busiest, _),) = busy_us(program.round).most_common(1)
     found: dict[tuple[str, str], Counter[str]] = {}
     for device in devices:
         compute = sorted(queues.get(f"{device}.compute", ()), key=lambda op: op.start_us)
@@ -64,24 +69,12 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
         for op in compute:
             part = "forward" if op.name.kind == "F" else "backward"
             for before, us in _blamed(op, ended, waits, program.period_us):
-                where = part, _resource(before or busiest, device)
+                where = part, _resource(before.queue if before else busiest, device)
                 found.setdefault(where, Counter())[before.id if before else ""] += us
             ended = op.end_us
     made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
     ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
     return tuple(one for one in ranked if one.us)
-
-
-def _waits(program: Program, queues: dict[str, list[Op]]) -> Waits:
-    ops = {op.id: op for op in program.round}
-    found = {
-        op.id: [(ops[edge.removesuffix("@-1")], int(edge.endswith("@-1"))) for edge in op.after]
-        for op in program.round
-    }
-    for queue in queues.values():
-        for place, op in enumerate(queue):
-            found[op.id].append((queue[place - 1], int(place == 0)))
-    return found
 
 
 def _blamed(op: Op, since: int, waits: Waits, period: int) -> Iterator[tuple[Op | None, int]]:
@@ -117,12 +110,12 @@ def parts_of_round(plan: Plan, program: Program) -> dict[str, int]:
     return {part: us // program.devices for part, us in parts.items()}
 
 
-def _resource(op: Op, device: int) -> str:
+def _resource(stream: Stream, device: int) -> str:
     """The stream's kind; compute of its own in the way of a device's copy means that its memory is
     not free yet."""
-    if op.queue.lane is not Lane.COMPUTE:
-        return op.queue.lane
-    return "memory" if op.queue.device == device else "others"
+    if stream.lane is not Lane.COMPUTE:
+        return stream.lane
+    return "memory" if stream.device == device else "others"
 
 
 def diagnosis(plan: Plan) -> list[str]:

@@ -6,16 +6,15 @@ since a device's streams run at the same time but one op each.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 
 from plans.checker.graphs import Load, heaviest
 from plans.checker.order import Phase
 from plans.ops import Lane, OpName
-from plans.order import Stays, node_count
-from plans.schema import Buffer, Plan, Task
+from plans.schema import Buffer, Plan, Program, Task
 from plans.timing import overlaps, scaled
-from plans.view import View, by_kind, stored
+from plans.view import View, stored
 from profiles.codec import ALIGNMENT
 
 Extent = tuple[int, int, str]  # first byte, end and name of a host buffer
@@ -75,15 +74,6 @@ def values_fit(view: View, phases: Iterable[Phase]) -> Iterator[str]:
                 )
 
 
-def host_fits(plan: Plan) -> Iterator[str]:
-    """The host store fits its budget; each of several nodes has but a part of it, which `ledger`
-    counts."""
-    host = plan.host
-    yield from aligned(host.buffers)
-    if host.bytes > host.budget_bytes and node_count(plan) == 1:
-        yield f"host: {host.bytes} bytes exceed the budget of {host.budget_bytes}"
-
-
 def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
     """Every buffer begins where tensors may: other addresses crash ops or change last bits."""
     for buffer in buffers:
@@ -94,7 +84,7 @@ def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
             )
 
 
-def stores(plan: Plan, stays: Stays) -> Iterator[str]:
+def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
     """Parameters and state of every task have a place of their own in the host store, shared only
     with tasks that are never there at the same time."""
     held = {buffer.name: buffer for buffer in plan.host.buffers}
@@ -107,7 +97,7 @@ def stores(plan: Plan, stays: Stays) -> Iterator[str]:
     told = set[str]()
     for (_, until, other), (start, _, name) in overlaps(kept(plan)):
         mine, theirs = task_of(name), task_of(other)
-        if name not in told and (mine == theirs or not stays.apart(mine, theirs)):
+        if name not in told and (mine == theirs or stays[mine] & stays[theirs]):
             told.add(name)
             yield (
                 f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
@@ -127,11 +117,13 @@ def task_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[str]:
+def foreign_writes(
+    view: View, extents: list[Extent], stays: Mapping[str, int], runs: int
+) -> Iterator[str]:
     """No op writes over what the store keeps for a task that its program does not train, unless
     that is on the disk meanwhile.
 
-    `extents` are those of `kept`.
+    `extents` are those of `kept`; runs: the segments of the program, as bits like `stays`.
     """
     own = {name for task in view.tasks.values() for name in stored(task)}
     ends = list(accumulate((end for _, end, _ in extents), max))  # of all up to each
@@ -148,7 +140,7 @@ def foreign_writes(view: View, extents: list[Extent], stays: Stays) -> Iterator[
                     break
                 if end <= buffer.offset or other in own:
                     continue
-                if not stays.absent(view.program.name, task_of(other)):
+                if stays[task_of(other)] & runs:
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"
@@ -168,8 +160,8 @@ def devices_fit(plan: Plan) -> Iterator[str]:
                 )
 
 
-def memory_fits(view: View) -> Iterator[str]:
-    """Buffers lie inside the program's slabs, transients inside its reserves."""
+def slabs_hold(view: View) -> Iterator[str]:
+    """Buffers lie inside the program's slabs."""
     program = view.program
     yield from aligned(program.buffers)
     for buffer in program.buffers:
@@ -179,36 +171,25 @@ def memory_fits(view: View) -> Iterator[str]:
                 f"{buffer.name}: ends at byte {end} but device {buffer.space} of program "
                 f"{program.name!r} has a slab of {slab}"
             )
-    for one in by_kind(view):
-        hungry: dict[int, list[Load]] = {}  # by device
-        for stream, load in heaviest(one).items():
-            if stream.lane is not Lane.HOST:
-                hungry.setdefault(stream.device, []).append(load)
-        for local, memory in enumerate(program.memory):
-            yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
-def updates_fit(view: View, plan: Plan) -> Iterator[str]:
-    """The transients of updates lie beside the host store; for several nodes `ledger` looks at
-    that."""
-    if node_count(plan) > 1:
-        return
-    host = plan.host
-    needed = host.bytes + sum(updating(view).values())
-    if needed > host.budget_bytes >= host.bytes:
-        yield (
-            f"{view.program.name}: the host store and the transients of its updates take {needed} "
-            f"bytes, the host budget is {host.budget_bytes}"
-        )
+def reserves_hold(view: View) -> Iterator[str]:
+    """Live graphs and transients lie inside the program's reserves."""
+    program = view.program
+    hungry: dict[int, list[Load]] = {}  # by device
+    for stream, load in heaviest(view).items():
+        if stream.lane is not Lane.HOST:
+            hungry.setdefault(stream.device, []).append(load)
+    for local, memory in enumerate(program.memory):
+        yield from _reserve(hungry.get(local, []), local, program.name, memory.reserve_bytes)
 
 
-def updating(view: View) -> dict[int, int]:
-    """The transient bytes of each device's ops on the host."""
+def updating(program: Program) -> dict[int, int]:
+    """The most transient bytes of an op on the host, for each device."""
     found: dict[int, int] = {}
-    for one in by_kind(view):
-        for stream, load in heaviest(one).items():
-            if stream.lane is Lane.HOST:
-                found[stream.device] = max(found.get(stream.device, 0), load.bytes)
+    for op in program.ops:
+        if op.queue.lane is Lane.HOST:
+            found[op.queue.device] = max(found.get(op.queue.device, 0), op.transient_bytes)
     return found
 
 

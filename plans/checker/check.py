@@ -5,22 +5,21 @@ is a function that finds lines, one for each violation, which begin with the nam
 it. They are asked in stages: what one stage finds sound, the next looks up without care.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TypeVar
 
 from plans.checker.alike import likeness
 from plans.checker.capacity import (
     Extent,
+    aligned,
     devices_fit,
     foreign_writes,
-    host_fits,
     kept,
-    memory_fits,
+    reserves_hold,
+    slabs_hold,
     stores,
-    updates_fit,
     values_fit,
 )
 from plans.checker.graphs import kept_graphs
@@ -42,7 +41,7 @@ from plans.checker.shape import plan_shape, program_shape
 from plans.checker.symbolic import sums_shape, versions
 from plans.checker.tasks import all_steps, left_over, task_rules
 from plans.checker.times import certificate, phase_times, segment_times
-from plans.order import Stays, disk_shape, evaluations
+from plans.order import disk_shape, evaluations, runs_of, stays
 from plans.schema import Buffer, Plan, Task
 from plans.view import View, by_kind, view
 from profiles.findings import Findings
@@ -95,8 +94,12 @@ class Whole:
         return {task.name: task for task in self.plan.tasks}
 
     @cached_property
-    def stays(self) -> Stays:
-        return Stays(self.plan)
+    def stays(self) -> dict[str, int]:
+        return stays(self.plan)
+
+    @cached_property
+    def runs(self) -> dict[str, int]:
+        return runs_of(self.plan)
 
     @cached_property
     def kept(self) -> list[Extent]:
@@ -180,21 +183,16 @@ def _inside(found: Findings, program: OneProgram) -> bool:
     )
 
 
-def _kinds_shape(plan: Plan) -> Iterator[str]:
-    tasks = {task.name: task for task in plan.tasks}
-    return chain.from_iterable(kinds_shape(program, tasks) for program in plan.programs)
-
-
 _NAMES: Rules[Plan] = {"names": plan_shape}
 _LINKS: Rules[Plan] = {
     "runs": runs_shape,
-    "kinds": _kinds_shape,
+    "kinds": kinds_shape,
     "nodes": nodes_shape,
     "disk": disk_shape,
 }
 _PLAN: Rules[Whole] = {
     "lengths": lambda w: lengths_shape(w.plan),
-    "host": lambda w: host_fits(w.plan),
+    "host": lambda w: aligned(w.plan.host.buffers),
     "stores": lambda w: stores(w.plan, w.stays),
     "tasks": lambda w: task_rules(w.plan),
     "left over": lambda w: left_over(w.plan),
@@ -204,14 +202,14 @@ _PLAN: Rules[Whole] = {
 }
 _SHAPE: Rules[OneProgram] = {"ops": lambda p: program_shape(p.view, p.whole.host)}
 _STORE: Rules[OneProgram] = {
-    "foreign": lambda p: foreign_writes(p.view, p.whole.kept, p.whole.stays)
+    "foreign": lambda p: foreign_writes(
+        p.view, p.whole.kept, p.whole.stays, p.whole.runs[p.view.program.name]
+    )
 }
-_PROGRAM: Rules[OneProgram] = {
-    "memory": lambda p: memory_fits(p.view),
-    "updates": lambda p: updates_fit(p.view, p.whole.plan),
-}
+_PROGRAM: Rules[OneProgram] = {"slabs": lambda p: slabs_hold(p.view)}
 _KIND: Rules[OneKind] = {
     "values fit": lambda k: values_fit(k.view, k.own),
+    "reserves": lambda k: reserves_hold(k.view),
     "graphs": lambda k: kept_graphs(k.view),
     "own": lambda k: own_conflicts(k.view, k.own),
 }
@@ -230,8 +228,8 @@ _FOLLOWING: Rules[OneProgram] = {
 _TOGETHER: Rules[Whole] = {
     "devices": lambda w: devices_fit(w.plan),
     "states": lambda w: states_found(w.plan),
-    "ledger": lambda w: ledger(w.plan, w.views),
-    "segments": lambda w: shared_bytes(w.plan, w.views),
+    "ledger": lambda w: ledger(w.plan),
+    "segments": lambda w: shared_bytes(w.plan, w.views, w.runs),
     "segment times": lambda w: segment_times(w.plan),
     "certificate": lambda w: certificate(w.plan),
 }

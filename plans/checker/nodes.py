@@ -60,26 +60,24 @@ def states_found(plan: Plan) -> Iterator[str]:
             )
 
 
-def ledger(plan: Plan, views: Mapping[str, View]) -> Iterator[str]:
+def ledger(plan: Plan) -> Iterator[str]:
     """One line for each node whose part of the store, with the most transients that a program's
     updates have there, exceeds the budget."""
-    if node_count(plan) == 1:
-        return
-    budget, transients = plan.host.budget_bytes, _transients(plan, views)
+    budget, transients = plan.host.budget_bytes, _transients(plan)
     for node, held in enumerate(store_bytes(plan)):
         needed = held + transients[node]
         if needed > budget:
             beside = f" and {transients[node]} of transients of updates" if transients[node] else ""
             yield (
                 f"node {node}: takes {held} bytes of the host store{beside}, but the host budget "
-                f"of a node is {budget}; raise --host-memory to {show_bytes(needed)}, or train "
-                "fewer tasks there"
+                f"of a node is {budget}; plan with {show_bytes(needed)} of it, or with fewer "
+                "tasks there"
             )
 
 
-def _transients(plan: Plan, views: Mapping[str, View]) -> list[int]:
+def _transients(plan: Plan) -> list[int]:
     """For each node the most transient bytes of a program's ops on the host."""
-    loads = {name: updating(view) for name, view in views.items()}
+    loads = {program.name: updating(program) for program in plan.programs}
     found = [0] * node_count(plan)
     for name, nodes in {(one.program, nodes_of(plan, one)) for one in plan.segments}:
         total = Counter[int]()

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from plans.graph import Waits, waits
 from plans.schema import Op, Program
 
 ROUNDS = 3
@@ -23,12 +24,7 @@ Clock = NDArray[np.int32]  # a place is below ROUNDS times the ops of a file
 @dataclass(frozen=True)
 class Phase:
     """One phase of a program, run `rounds` times, each of `us`. A node of it is
-    round * len(ops) + op index.
-
-    waits[i] holds (j, lag): op i waits for op j of `lag` rounds earlier, if there is one. The
-    op before it in its stream comes first; for the first of the stream that is the last one of
-    the round before.
-    """
+    round * len(ops) + op index."""
 
     name: str
     ops: tuple[Op, ...]
@@ -37,8 +33,9 @@ class Phase:
     period_us: int = 0
 
     @cached_property
-    def waits(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        return _waits(self.ops, self.name == "round")
+    def waits(self) -> list[Waits]:
+        """For each op those that it waits for, where there is such a round."""
+        return waits(self.ops)
 
     @cached_property
     def order(self) -> list[int]:
@@ -65,18 +62,6 @@ def phases(program: Program) -> list[Phase]:
         Phase("round", program.round, program.round_us, ROUNDS, program.period_us),
         Phase("leave", program.leave, program.leave_us),
     ]
-
-
-def _waits(ops: tuple[Op, ...], repeats: bool) -> tuple[tuple[tuple[int, int], ...], ...]:
-    numbers = {op.id: index for index, op in enumerate(ops)}
-    edges = {f"{op}@-1": (index, 1) for op, index in numbers.items()} if repeats else {}
-    edges |= {op: (index, 0) for op, index in numbers.items()}
-    previous = {op.stream: (index, 1) for index, op in enumerate(ops)}  # the last of each stream
-    waits = []
-    for index, op in enumerate(ops):
-        waits.append((previous[op.stream], *(edges[other] for other in op.after)))
-        previous[op.stream] = (index, 0)
-    return tuple(waits)
 
 
 def cycles(phases: Iterable[Phase]) -> Iterator[str]:

@@ -58,13 +58,6 @@ def spans(buffers: Iterable[Buffer]) -> tuple[dict[str, Span], dict[str, int]]:
     return made, {space: len(points) for space, points in cuts.items()}
 
 
-def used(phases: Iterable[Phase], buffers: dict[str, Buffer]) -> list[Buffer]:
-    """The buffers that some op names."""
-    ops = [op for phase in phases for op in phase.ops]
-    names = {name for op in ops for name in (*op.reads.values(), *op.writes.values())}
-    return [buffers[name] for name in sorted(names)]
-
-
 def overlap(a: Buffer, b: Buffer) -> bool:
     ends = a.offset + a.bytes, b.offset + b.bytes
     return a.space == b.space and a.offset < ends[1] and b.offset < ends[0]
@@ -138,7 +131,7 @@ def races(view: View, phases: Iterable[Phase]) -> Iterator[str]:
 
 def _races(phase: Phase, buffers: dict[str, Buffer]) -> Iterator[str]:
     streams = Streams(phase)
-    where, sizes = spans(used([phase], buffers))
+    where, sizes = spans(buffers.values())
     touched = [_accesses(op, where, buffers) for op in phase.ops]
     users: dict[str, set[int]] = {space: set() for space in sizes}
     for index, accesses in enumerate(touched):
@@ -197,20 +190,19 @@ class _Clash(NamedTuple):
     end: int
 
 
-def shared_bytes(plan: Plan, views: Mapping[str, View]) -> Iterator[str]:
-    """One line per segment and program of an earlier segment that may run with it and conflicts."""
+def shared_bytes(plan: Plan, views: Mapping[str, View], runs: Mapping[str, int]) -> Iterator[str]:
+    """One line per segment and program of an earlier segment that may run with it and conflicts.
+    runs: the segments of each program, as bits."""
     ended: list[int] = []
     near: list[int] = []
-    runs: dict[str, list[int]] = {}
-    bits: dict[str, int] = {}  # the same, as bits of an integer
+    segments: dict[str, list[int]] = {name: [] for name in runs}
     for index, segment in enumerate(plan.segments):
-        runs.setdefault(segment.program, []).append(index)
-        bits[segment.program] = bits.get(segment.program, 0) | 1 << index
+        segments[segment.program].append(index)
     for pair in _clashes(views):
         ended, near = ended or ancestors(plan), near or _neighbours(plan)
         for one, other in (pair.programs, pair.programs[::-1]):
-            for high in runs.get(one, []):
-                beside = bits.get(other, 0) & near[high] & ~ended[high] & ((1 << high) - 1)
+            for high in segments[one]:
+                beside = runs[other] & near[high] & ~ended[high] & ((1 << high) - 1)
                 if beside:
                     low = (beside & -beside).bit_length() - 1  # the first of them
                     yield (

@@ -10,19 +10,12 @@ from plans.checker.roles import wrong_roles
 from plans.ops import COMPUTES, PASSES, Lane, OpKind, OpName, Stream
 from plans.schema import Buffer, Op, Plan, Program, Segment, Task
 from plans.view import View, by_kind
+from profiles.findings import few
 
 _LANES = {
     **dict.fromkeys(COMPUTES, Lane.COMPUTE),
     **{OpKind.PREFETCH: Lane.H2D, OpKind.SPILL: Lane.D2H, OpKind.SEND: Lane.P2P},
 }
-_FEW = 8  # items of a list that messages name
-
-
-def few(names: Sequence[object]) -> str:
-    """A list in messages, however long it is."""
-    if len(names) <= _FEW:
-        return str(list(names))
-    return f"{list(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 def repeated(names: Iterable[str]) -> dict[str, int]:
@@ -160,7 +153,6 @@ def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator
     """Why there is no such op, by its item, kind and index, or not in this phase."""
     kind, item, number, count = name.kind, name.item, name.number, len(task.shards)
     shard, cross = task.shards[number] if number < count else None, task.crossing
-    fixed = shard is not None and not shard.grad_bytes
     if item == "a" and number >= count - 1:
         yield f"there is no a{number}, of {count} shard(s) the last packs nothing"
     elif item == "a" and shard and shard.activations != "offload":
@@ -171,7 +163,7 @@ def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator
         yield "what tied layers hand down is sent (X) from device to device, or stays"
     if item == "tie" and (cross is None or number not in cross.holders):
         yield f"s{number} hands no gradients of tied layers down"
-    if item == "norm" and not task.norm_bytes:
+    if (item == "norm" or kind is OpKind.NORM) and not task.norm_bytes:
         yield f"there are no norms, task {task.name!r} has 0 norm bytes"
     if kind in COMPUTES and item != "s":
         yield f"{kind} acts on a shard, not on {item!r}"
@@ -181,18 +173,10 @@ def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator
         yield "the last shard has no F, its B computes the loss"
     if (item not in ("s", "norm") or kind in PASSES) and name.index >= task.microbatches:
         yield f"there is no microbatch {name.index}, the task has {task.microbatches}"
-    if kind is OpKind.UPDATE and fixed:
-        yield "updates a shard of 0 gradient bytes, whose parameters never change"
-    if kind is OpKind.REDUCE and fixed:
-        yield "adds gradients of a shard of 0 gradient bytes"
+    if kind in COMPUTES - {OpKind.FORWARD, OpKind.BACKWARD} and shard and not shard.grad_bytes:
+        yield f"{kind} is about gradients of parameters, of which s{number} has 0 bytes"
     if kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and number == 0:
         yield "the first shard has no gradient of an input, its backward is B"
-    elif kind in (OpKind.INPUT_GRAD, OpKind.WEIGHT_GRAD) and fixed:
-        yield "a shard of 0 gradient bytes has none of parameters, its backward is B"
-    if kind is OpKind.NORM and not task.norm_bytes:
-        yield f"notes norms, but task {task.name!r} has 0 norm bytes: no update waits"
-    elif kind is OpKind.NORM and fixed:
-        yield "notes the norms of a shard of 0 gradient bytes"
     if kind in (OpKind.NORM, OpKind.UPDATE) and name.index:
         yield f"{kind} has index 0, not {name.index}: there is one a step"
     loads = item == "batch" and kind is OpKind.PREFETCH

@@ -14,10 +14,11 @@ import numpy as np
 
 from plans.additions import both, sums_found
 from plans.checker.order import ROUNDS, Phase
-from plans.checker.races import Span, place, spans, used
+from plans.checker.races import Span, place, spans
 from plans.ops import GRADIENTS, OpKind, OpName
 from plans.schema import Op, Role
 from plans.view import View
+from profiles.findings import few
 
 
 class Value(NamedTuple):
@@ -37,24 +38,17 @@ class Value(NamedTuple):
         if self.kind in ("param", "state"):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
         if self.kind == "norm":
-            return f"{self.task}.norm of step {self.step}, shard {_numbers(self.microbatches)}"
+            return f"{self.task}.norm of step {self.step}, shard {few(self.microbatches)}"
         if self.kind == "tie":
-            told = f"microbatch {_numbers(self.microbatches)}, down to shard {self.shard}"
+            told = f"microbatch {few(self.microbatches)}, down to shard {self.shard}"
             return f"{self.task}.tie of step {self.step}, {told}"
         items = {"grad": f"s{self.shard} grad", "batch": "batch", "saved": f"a{self.shard}"}
         item = items.get(self.kind, f"{self.kind}{self.shard}")
-        return f"{self.task}.{item} of step {self.step}, microbatch {_numbers(self.microbatches)}"
+        return f"{self.task}.{item} of step {self.step}, microbatch {few(self.microbatches)}"
 
 
 UNKNOWN = Value("unknown", "", 0, 0)
 """Stands for whatever is expected: the content of a buffer after its violation was told."""
-
-
-def _numbers(microbatches: tuple[int, ...]) -> str:
-    if len(microbatches) > 6:
-        head = ", ".join(map(str, microbatches[:3]))
-        return f"{head}, ... {microbatches[-1]} ({len(microbatches)} of them)"
-    return ", ".join(map(str, microbatches)) or "none"
 
 
 class _Memory:
@@ -99,7 +93,7 @@ class _Memory:
 def versions(view: View, phases: list[Phase]) -> list[str]:
     """One line per op and role, or per shard after leave, that does not hold what it should, along
     orders of the phases that are free of races."""
-    run = Run(view, phases)
+    run = Run(view)
     for phase in phases:
         run.phase(phase, phase.order)
     run.finish()
@@ -109,14 +103,12 @@ def versions(view: View, phases: list[Phase]) -> list[str]:
 class Run:
     """A run of a program on symbols. found: by op and role the wrong values met so far."""
 
-    def __init__(self, view: View, phases: list[Phase]) -> None:
+    def __init__(self, view: View) -> None:
         self.found: dict[tuple[str, str], str] = {}
         self._tasks = view.tasks
         self._buffers = view.buffers
         self._kept = view.kept
-        alive = {b.name: b for b in used(phases, view.buffers)}
-        alive |= {name: view.buffers[name] for name in view.kept}
-        self._memory = _Memory(*spans(alive.values()))
+        self._memory = _Memory(*spans(view.buffers.values()))
         for name, (task, shard, role, _) in view.kept.items():
             self._memory.write(name, Value(role, task, shard, 0), "the store")
 
@@ -240,15 +232,13 @@ class Run:
 
     def _merge(self, at: "_At") -> Value:
         """R adds gradients of other microbatches; in which order is asked elsewhere."""
-        if not at.op.reads.keys() >= {"grad", "other"}:
-            return UNKNOWN  # a shard without gradient bytes
         whole = at.value("grad", at.name.number)
         mine = self._read(at, "grad", at.grad, lambda one: one[:4] == whole[:4])
         other = self._read(at, "other", at.grad, lambda one: one[:4] == whole[:4])
         if UNKNOWN in (mine, other):
             return UNKNOWN
         if twice := sorted(set(mine.microbatches) & set(other.microbatches)):
-            text = f"a gradient without microbatch {_numbers(tuple(twice))}, which grad has already"
+            text = f"a gradient without microbatch {few(twice)}, which grad has already"
             self._tell(at, "other", text, other)
             return UNKNOWN
         return whole._replace(microbatches=tuple(sorted(mine.microbatches + other.microbatches)))

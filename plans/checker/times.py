@@ -6,7 +6,6 @@ from plans.checker.order import Phase
 from plans.order import Rivals, rivals, waits_for
 from plans.schema import Plan, Segment
 from plans.timing import (
-    alone,
     duration_us,
     kinds_of,
     round_reach,
@@ -51,7 +50,7 @@ def segment_times(plan: Plan) -> Iterator[str]:
                 f"{where} ends at {segment.end_us} µs, but {segment.rounds} rounds of "
                 f"{program.name!r} from {segment.start_us} µs end at {end} µs"
             )
-        for kind, rounds in alone(runs(segment)):
+        for kind, rounds in sorted(set(runs(segment))):
             together = round_reach(kinds_of(program)[kind], rounds)
             if together > _TOGETHER:
                 yield (

@@ -1,6 +1,6 @@
 """Which segments wait for which, and what a run of them has left."""
 
-from plans.order.disk import Stays, begins_away, disk_shape, kept_bytes, waiting
+from plans.order.disk import begins_away, disk_shape, kept_bytes, stays, waiting
 from plans.order.evaluation import due_of, due_steps, evaluations, judge
 from plans.order.nodes import (
     Kept,
@@ -25,6 +25,7 @@ from plans.order.segments import (
     predecessors,
     regions,
     rivals,
+    runs_of,
     task_runs,
     waits_for,
 )
@@ -34,7 +35,6 @@ __all__ = [
     "Reached",
     "Rivals",
     "Run",
-    "Stays",
     "ancestors",
     "begins_away",
     "claims",
@@ -55,7 +55,9 @@ __all__ = [
     "regions",
     "rest",
     "rivals",
+    "runs_of",
     "spans",
+    "stays",
     "store_bytes",
     "task_runs",
     "uses",

@@ -8,22 +8,10 @@ Segments of tasks that share bytes run one after the other, in the order of the 
 so that places in the list tell when a task is in the store.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from functools import cache
-from math import inf
-from typing import NamedTuple
 
 from plans.schema import Plan, Task
 from plans.view import stored
-
-
-class Stay(NamedTuple):
-    """A task in the host store: from its segment `first` (-1: from the beginning) to its segment
-    `last` (inf: to the end)."""
-
-    first: int
-    last: float
 
 
 def kept_bytes(task: Task) -> int:
@@ -57,39 +45,21 @@ def begins_away(plan: Plan) -> set[str]:
     return {name for name, there in away.items() if there}
 
 
-class Stays:
-    """When tasks are in the store; those that never wait on the disk are always there.
-
-    apart: of two tasks that share bytes, whether they are never there together; absent: of a
-    program and a task that share bytes, whether that is on the disk whenever the program runs."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.apart, self.absent = cache(self._apart), cache(self._absent)
-        self._stays: dict[str, list[Stay]] = {}
-        self._runs: dict[str, list[int]] = {}
-        for index, segment in enumerate(plan.segments):
-            self._runs.setdefault(segment.program, []).append(index)
-            for task in plan.trained(segment):
-                own = self._stays.setdefault(task, [])
-                if not own or own[-1].last != inf:
-                    own.append(Stay(-1 if segment.read_us is None and not own else index, inf))
-                if segment.write_us is not None:
-                    own[-1] = own[-1]._replace(last=index)
-
-    def _apart(self, one: str, other: str) -> bool:
-        return not any(self._meets(other, stay.first, stay.last) for stay in self._of(one))
-
-    def _absent(self, program: str, task: str) -> bool:
-        return not any(self._meets(task, index, index) for index in self._runs.get(program, []))
-
-    def _of(self, task: str) -> list[Stay]:
-        return self._stays.get(task, [Stay(-1, inf)])
-
-    def _meets(self, task: str, first: float, last: float) -> bool:
-        """True if a stay of the task reaches into the segments from `first` to `last`."""
-        stays = self._of(task)
-        place = bisect_left(stays, first, key=lambda stay: stay.last)
-        return place < len(stays) and stays[place].first <= last
+def stays(plan: Plan) -> dict[str, int]:
+    """For each task, as bits of an integer, the segments during which it is in the store."""
+    found, ends = {task.name: 0 for task in plan.tasks}, 1 << len(plan.segments)
+    since: dict[str, int | None] = {}  # the segment with which its stay begins; None: it is away
+    for index, segment in enumerate(plan.segments):
+        for task in plan.trained(segment):
+            first = since.get(task, index if segment.read_us is not None else 0)
+            first = index if first is None else first
+            away = segment.write_us is not None
+            found[task] |= (2 << index) - (1 << first) if away else 0
+            since[task] = None if away else first
+    for task in found:
+        begin = since.get(task, 0)
+        found[task] |= ends - (1 << begin) if begin is not None else 0
+    return found
 
 
 def disk_shape(plan: Plan) -> Iterator[str]:

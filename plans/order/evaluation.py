@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from plans.order.segments import first_steps
 from plans.schema import Plan, Program, Task
+from profiles.findings import few
 from profiles.schema import Evaluation
 
 
@@ -53,18 +54,11 @@ def evaluations(plan: Plan) -> Iterator[str]:
                 waiting[name] = due[-((due[0] - end) // due.step) :]
     for name, due in waiting.items():
         if due:
-            yield f"{name}: is never evaluated after step {_steps(due)}"
+            yield f"{name}: is never evaluated after step {few(due)}"
 
 
 def _next(due: range) -> int | None:
     return due[0] if due else None
-
-
-def _steps(due: range) -> str:
-    """Steps in messages; there may be more than memory holds."""
-    if len(due) <= 3:
-        return ", ".join(map(str, due))
-    return f"{due[0]}, {due[1]}, ... {due[-1]} ({len(due)} of them)"
 
 
 def _evaluates(index: int, rounds: int, task: Task, done: int, due: range) -> Iterator[str]:

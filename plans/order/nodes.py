@@ -29,30 +29,16 @@ def node_count(plan: Plan) -> int:
 
 
 def uses(
-    program: Program, tasks: Iterable[Task], *placed: Sequence[int]
+    program: Program, tasks: Iterable[Task], nodes: Sequence[int]
 ) -> Mapping[Kept, frozenset[int]]:
-    """The nodes in whose stores a program has the state of each shard of its tasks, where it runs
-    on devices of these nodes, one time and another; none where it does not use it."""
-    kept = {name: entry[:2] for task in tasks for name, entry in stored(task).items()}
-    found: dict[Kept, set[int]] = {shard: set() for shard in kept.values()}
-    for device, names in _named(program).items():
-        there = {nodes[device] for nodes in placed}
-        for name in names & kept.keys():
-            found[kept[name]] |= there
-    return {shard: frozenset(own) for shard, own in found.items()}
+    """The nodes in whose stores a program on devices of these nodes has the state of each shard;
+    none where it does not use it."""
+    return _where(tasks, _named([(program, nodes)]))
 
 
 def homes(plan: Plan) -> Mapping[Kept, frozenset[int]]:
     """The nodes in whose stores programs have the state of each shard."""
-    placed: dict[str, set[tuple[int, ...]]] = {}
-    for segment in plan.segments:
-        placed.setdefault(segment.program, set()).add(nodes_of(plan, segment))
-    found: dict[Kept, frozenset[int]] = {}
-    for name, every in placed.items():
-        program = plan.program(name)
-        for shard, own in uses(program, map(plan.task, program.tasks), *every).items():
-            found[shard] = found.get(shard, frozenset()) | own
-    return found
+    return _where(plan.tasks, _named(_placed(plan)))
 
 
 def held(plan: Plan) -> list[frozenset[Kept]]:
@@ -101,18 +87,34 @@ def store_bytes(plan: Plan) -> list[int]:
 
 def _used(plan: Plan) -> list[set[str]]:
     """For each node the buffers that its ops name, and all that is kept of their shards."""
-    named = {program.name: _named(program) for program in plan.programs}
     kept = {name: entry[:2] for task in plan.tasks for name, entry in stored(task).items()}
     found = [{name for name, shard in kept.items() if shard in own} for own in held(plan)]
-    placed = ((s.program, *place) for s in plan.segments for place in enumerate(s.devices))
-    for program, local, node in {(p, k, plan.devices[number].node) for p, k, number in placed}:
-        found[node] |= named[program].get(local, set())
+    for node, names in _named(_placed(plan)).items():
+        found[node] |= names
     return found
 
 
-def _named(program: Program) -> dict[int, set[str]]:
-    """The buffers that the ops of each of a program's devices name."""
+def _placed(plan: Plan) -> list[tuple[Program, Sequence[int]]]:
+    """The programs of all segments, each once for each nodes of its devices."""
+    placed = dict.fromkeys((one.program, nodes_of(plan, one)) for one in plan.segments)
+    return [(plan.program(name), nodes) for name, nodes in placed]
+
+
+def _named(placed: Iterable[tuple[Program, Sequence[int]]]) -> dict[int, set[str]]:
+    """The buffers that the ops of these programs name on each node."""
     found: dict[int, set[str]] = {}
-    for op in program.ops:
-        found.setdefault(op.queue.device, set()).update(op.reads.values(), op.writes.values())
+    for program, nodes in placed:
+        for op in program.ops:
+            there = found.setdefault(nodes[op.queue.device], set())
+            there.update(op.reads.values(), op.writes.values())
+    return found
+
+
+def _where(tasks: Iterable[Task], named: Mapping[int, set[str]]) -> Mapping[Kept, frozenset[int]]:
+    """The nodes that name the state of each shard."""
+    found: dict[Kept, frozenset[int]] = {}
+    for task in tasks:
+        for buffer, (name, number, *_) in stored(task).items():
+            there = {node for node, names in named.items() if buffer in names}
+            found[name, number] = found.get((name, number), frozenset()) | there
     return found

@@ -54,6 +54,14 @@ def waits_for(plan: Plan) -> list[set[int]]:
     )
 
 
+def runs_of(plan: Plan) -> dict[str, int]:
+    """For each program, as bits of an integer, the segments that run it."""
+    found = dict.fromkeys((program.name for program in plan.programs), 0)
+    for index, segment in enumerate(plan.segments):
+        found[segment.program] |= 1 << index
+    return found
+
+
 def ancestors(plan: Plan) -> list[int]:
     """For each segment, as bits of an integer, the segments that surely ended before it."""
     ended: list[int] = []

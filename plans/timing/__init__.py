@@ -4,7 +4,6 @@ from plans.timing.intervals import Interval, exposed_copy_us, overlaps, uncovere
 from plans.timing.kinds import (
     RoundKinds,
     Runs,
-    alone,
     joined,
     kinds_of,
     of_kind,
@@ -12,15 +11,16 @@ from plans.timing.kinds import (
     runs,
     scaled,
 )
-from plans.timing.phases import duration_us, kind_rounds, longest, phases, steady_us
+from plans.timing.phases import duration_us, kind_rounds, longest, phases, rounds_us
 from plans.timing.predict import (
+    busy_us,
     device_times,
     round_compute_us,
     round_exposed_us,
     round_reach,
     task_spans,
 )
-from plans.timing.steps import rounds_us, step_us
+from plans.timing.steps import step_us
 from plans.timing.timeline import (
     OpBar,
     op_bars,
@@ -35,7 +35,7 @@ __all__ = [
     "OpBar",
     "RoundKinds",
     "Runs",
-    "alone",
+    "busy_us",
     "device_times",
     "duration_us",
     "exposed_copy_us",
@@ -56,7 +56,6 @@ __all__ = [
     "rounds_us",
     "runs",
     "scaled",
-    "steady_us",
     "step_us",
     "streams",
     "task_spans",

@@ -7,7 +7,7 @@ of their kind; a run begins when the one before it has ended.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate, groupby
 
 from msgspec.structs import replace
@@ -60,14 +60,6 @@ def joined(parts: Iterable[tuple[int, int]]) -> Runs:
     """These runs with those of one kind in a row as one."""
     each = groupby(parts, key=lambda run: run[0])
     return tuple((kind, sum(rounds for _, rounds in own)) for kind, own in each)
-
-
-def alone(rounds: Runs) -> Iterator[tuple[int, int]]:
-    """Each kind of these runs once, with the most rounds that it has in a row."""
-    most: dict[int, int] = {}
-    for kind, count in rounds:
-        most[kind] = max(most.get(kind, 0), count)
-    yield from most.items()
 
 
 class RoundKinds:

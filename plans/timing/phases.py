@@ -47,10 +47,17 @@ def _run_us(kind: RoundKind, rounds: int) -> int:
     return (rounds - 1) * kind.period_us + kind.round_us
 
 
-def steady_us(program: Program, segment: Segment) -> int:
-    """The rounds of a segment times their periods."""
-    kinds = kinds_of(program)
-    return sum(rounds * kinds[kind].period_us for kind, rounds in runs(segment))
+def rounds_us(program: Program, segment: Segment) -> int:
+    """The time of a segment's rounds, each run of which begins when the one before it has ended."""
+    whole = duration_us(program, segment.rounds, segment.kinds)
+    return whole - beside_us(program, segment)
+
+
+def beside_us(program: Program, segment: Segment) -> int:
+    """The time of a segment beside its periods: to enter, to leave, and what its last round takes
+    longer than one."""
+    kind = kinds_of(program)[runs(segment)[-1][0]]
+    return program.enter_us + program.leave_us + kind.round_us - kind.period_us
 
 
 def kind_rounds(plan: Plan, program: Program) -> list[int]:
@@ -63,10 +70,10 @@ def kind_rounds(plan: Plan, program: Program) -> list[int]:
 
 
 def longest(plan: Plan) -> Program:
-    """The program that runs longest: its rounds in all segments times their periods. One that
-    evaluates only where no other is left."""
+    """The program whose rounds take longest in all segments. One that evaluates only where no other
+    is left."""
     busy = {program.name: (not program.evaluates, 0) for program in plan.programs}
     for segment in plan.segments:
         trains, us = busy[segment.program]
-        busy[segment.program] = trains, us + steady_us(plan.program(segment.program), segment)
+        busy[segment.program] = trains, us + rounds_us(plan.program(segment.program), segment)
     return plan.program(max(busy, key=lambda name: busy[name]))

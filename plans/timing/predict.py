@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from plans.ops import Lane
+from plans.ops import Lane, Stream
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing.intervals import exposed_copy_us
 from plans.timing.kinds import Runs, of_kind, runs
@@ -73,7 +73,7 @@ def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
             totals[number] = DeviceTimes(
                 compute_us + busy[local],
                 exposed_us + copies[local],
-                max(peak, memory.slab_bytes + memory.reserve_bytes),
+                max(peak, memory.bytes),
             )
     return tuple(totals)
 
@@ -86,13 +86,18 @@ def round_exposed_us(program: Program) -> list[int]:
     return [more.get(device, 0) - less.get(device, 0) for device in range(program.devices)]
 
 
+def busy_us(ops: Iterable[Op]) -> Counter[Stream]:
+    """By stream the time of its ops."""
+    found = Counter[Stream]()
+    for op in ops:
+        found[op.queue] += op.us
+    return found
+
+
 def round_compute_us(program: Program) -> list[int]:
     """Compute time of one round of kind 0 on each of the program's devices."""
-    found = [0] * program.devices
-    for op in program.round:
-        if op.queue.lane is Lane.COMPUTE:
-            found[op.queue.device] += op.us
-    return found
+    busy = busy_us(program.round)
+    return [busy[Stream(device, Lane.COMPUTE)] for device in range(program.devices)]
 
 
 def task_spans(plan: Plan) -> dict[str, tuple[int, int]]:

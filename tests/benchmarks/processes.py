@@ -33,8 +33,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import handmade
 from support.chains import tasks_for
+from support.edges import linked
 from support.fit import RESERVE, fit, lasting, sized
-from support.parts import copy, op
+from support.parts import op
 from support.together import Asked
 
 from executor import processes, run
@@ -166,14 +167,14 @@ def one_way(size: int) -> Plan:
         ]
         make, send, read = (f"{task.name}.{x}{m}" for x in ("s0.F", "x1.X", "s1.B"))
         rounds += [
-            op(make, "0.compute", {}, {"y": names[0]}, f"{send}@-1"),
-            copy(send, "0.p2p", "x", *names, make, f"{read}@-1"),
-            op(read, "1.compute", {"x": names[1]}, {"dx": names[1]}, send),
+            op(make, "0.compute", {}, {"y": names[0]}),
+            op(send, "0.p2p", {"x": names[0]}, {"x": names[1]}),
+            op(read, "1.compute", {"x": names[1]}, {"dx": names[1]}),
         ]
     memory = [
         replace(one, slab_bytes=one.slab_bytes + BUFFERS * first.bytes) for one in program.memory
     ]
-    changed = replace(program, buffers=tuple(buffers), memory=tuple(memory), round=tuple(rounds))
+    changed = replace(program, buffers=tuple(buffers), memory=tuple(memory), round=linked(rounds))
     shards = replace(task, microbatches=BUFFERS)
     return lasting(replace(plan, programs=(changed,), tasks=(shards,)), ROUNDS[size])
 

@@ -106,7 +106,7 @@ class _Program:
             return True
         for own in self._parts:
             self._model += total((1, part) for part in own) == 1
-        return solve(self._model, seconds=seconds, seed=0).status is Status.INFEASIBLE
+        return solve(self._model, seconds=seconds, seed=0) is Status.INFEASIBLE
 
     def add(self, group: _Group) -> None:
         """Add what a group takes of each class; and how many of its pipelines have their longest

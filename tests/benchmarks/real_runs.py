@@ -33,6 +33,7 @@ from torch.optim import SGD
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.serial import serial
 from support.truth import wronged
 
 from executor import run
@@ -94,10 +95,10 @@ class Setting:
         asked = Problem.of(made, devices=self.devices, device_bytes=None, host_bytes=None)
         return build(asked, profile_sha256=HASH)
 
-    def run(self, plan: Plan, *, serial: bool = False) -> tuple[int, runlog.RunLog]:
+    def run(self, plan: Plan) -> tuple[int, runlog.RunLog]:
         """How long a run of the plan lasts, and its log."""
         with tempfile.TemporaryDirectory() as folder:
-            options = RunOptions(folder=Path(folder), serial_copies=serial)
+            options = RunOptions(folder=Path(folder))
             return run(plan, load(self.ref)[0], options).actual_us, runlog.load(folder)
 
 
@@ -119,7 +120,7 @@ class Row(NamedTuple):
 def overlap(setting: Setting) -> Row:
     """As planned, and without overlap."""
     plan = setting.plan(setting.profile())
-    (ours, _), (theirs, _) = setting.run(plan), setting.run(plan, serial=True)
+    (ours, _), (theirs, _) = setting.run(plan), setting.run(serial(plan))
     bound = plan.prediction.lower_bound_us
     return Row("overlap", ours / 1e3, theirs / 1e3, bound / 1e3, theirs >= 1.15 * ours)
 

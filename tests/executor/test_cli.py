@@ -212,18 +212,6 @@ def test_a_second_signal_ends_the_process(
     assert end.status == "interrupted"
 
 
-@pytest.mark.usefixtures("plan")
-def test_a_torch_profile_names_the_ops(capsys: pytest.CaptureFixture[str]) -> None:
-    """The trace has a range for every op, named like it, from every stream's thread."""
-    assert main(["run", "plan.json", "--torch-profile", "traces"]) == 0
-    assert "torch profile: traces/plan.trace.json" in capsys.readouterr().out
-    trace = json.loads(Path("traces/plan.trace.json").read_text())
-    names = {event.get("name") for event in trace["traceEvents"]}
-    ops = {op.id for op in plans.load("plan.json").programs[0].round}
-    assert ops <= names
-    assert [path.name for path in Path("traces").iterdir()] == ["plan.trace.json"]
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -243,3 +231,12 @@ def test_a_device_that_cannot_be_profiled(
     ref = plan.tasks[0].workload.ref
     assert main(["profile", ref, *options, "-o", "p.json"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_profile_is_of_one_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several that torchrun has started would all measure, and write one file."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["profile", "work.py:tasks", "--device-memory", "1MiB", "-o", "p.json"]) == 2
+    assert "profile measures in one process; start it without torchrun" in capsys.readouterr().err

@@ -33,7 +33,6 @@ from support.device_ways import (
     layout,
     norming,
     of_shape,
-    on_either,
     one_after_another,
     overflowing,
     replicated,
@@ -49,7 +48,6 @@ from support.slabs import bound
 from executor import run
 from executor.driver import Options
 from executor.errors import InterruptedRun, RunError
-from executor.records.stopping import parse
 from planner.shards.modes import Mode
 from plans import runlog
 from plans.trace import happened
@@ -144,12 +142,6 @@ def test_any_interleaving_gives_the_same_bits(mode: Mode, monkeypatch: pytest.Mo
     case.trained(way)
 
 
-def test_serial_copies_give_the_same_bits() -> None:
-    """Also where an op takes two devices."""
-    case, way = on_either()
-    case.trained(way, Options(serial_copies=True))
-
-
 def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
     """Every op of every round is in the log, sends among them, and a loss for each step."""
     case = dropping()
@@ -226,5 +218,5 @@ def test_a_rule_ends_a_task_on_all_its_devices() -> None:
     (segment,) = plan.segments
     halves = (structs.replace(segment, rounds=1),) * 2
     plan = structs.replace(plan, segments=halves)
-    result = run(plan, [case.task], Options(stop=(parse("loss>0@1"),)))
+    result = run(plan, [case.task], Options(stop=lambda *_: "enough"))
     assert (result.stopped.keys(), len(result.losses["a"])) == ({"a"}, 1)

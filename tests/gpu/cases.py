@@ -5,11 +5,18 @@ also pays for what it is the first to need: a profile, plans, a run.
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.serial import serial
+
+import plans
 from tests.gpu import tools
 from tests.gpu.shapes import SIZES, Settings, fitting_layers
 from tests.gpu.tools import Bench, Skip, Trouble, Workload
@@ -95,12 +102,15 @@ class Ran:
     tokens_per_s: float
 
 
-def replayed(bench: Bench, model: str, gib: int, *, serial: bool = False) -> Ran:
-    """The model trained within a budget as planned."""
+def replayed(bench: Bench, model: str, gib: int, *, one_by_one: bool = False) -> Ran:
+    """The model trained within a budget as planned, or with one op at a time."""
     work, name = workload(bench, model), f"{model}-{gib}"
     found = tools.found_plan(bench, name)
     path = found or tools.build(bench, work, budgets(bench, work), name)
-    result = tools.run(bench, work, path, serial=serial)
+    if one_by_one:
+        plan, path = plans.load(path), path.with_stem(f"{path.stem}-serial")
+        plans.save(path, serial(plan))
+    result = tools.run(bench, work, path)
     return Ran(json.loads(path.read_text()), result, _tokens_per_s(work, result["step_us"]))
 
 
@@ -192,8 +202,8 @@ def prediction(bench: Bench, model: str, gib: int) -> Figures:
 def overlap(bench: Bench, model: str, gib: int) -> Figures:
     """The same plan with no two ops of the device at once, over as planned."""
     planned = replayed(bench, model, gib).result["step_us"]
-    serial = replayed(bench, model, gib, serial=True).result["step_us"]
-    return {"ratio": serial / planned, "planned_us": planned, "serial_us": serial}
+    apart = replayed(bench, model, gib, one_by_one=True).result["step_us"]
+    return {"ratio": apart / planned, "planned_us": planned, "serial_us": apart}
 
 
 def peer(bench: Bench, which: str, model: str, gib: int) -> Figures:

@@ -262,13 +262,12 @@ def build(bench: Bench, work: Workload, budgets: Mapping[str, int], wanted: str)
     return path
 
 
-def run(bench: Bench, work: Workload, plan: Path, *, serial: bool = False) -> dict[str, Any]:
+def run(bench: Bench, work: Workload, plan: Path) -> dict[str, Any]:
     """Replay the plan once: what `run --json` says, and `step_us` with it."""
-    name = f"{plan.stem}{'-serial' if serial else ''}"
+    name = plan.stem
     folder, result = bench.file("runs", name), bench.file("runs", f"{name}.json")
     if not result.exists():
         command = ["-m", "tests.gpu.stateless", "run", plan, "-o", folder, "--json"]
-        command += ["--serial-copies"] if serial else []
         done = succeeded(python(bench, command, work.settings, f"run-{name}"), f"run-{name}")
         found = last_json(done, f"run-{name}") | {"step_us": step_us(folder)}
         result.write_text(json.dumps(found, indent=1))

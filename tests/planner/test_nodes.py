@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import synthetic
-from support.net_oracle import net_harm
+from support.replayed import run_harm
 
 import plans
 from planner import Infeasible, Problem, build
@@ -60,7 +60,7 @@ def test_a_pipeline_over_two_nodes_has_its_states_there() -> None:
     """Stages update where they are."""
     plan = built(replace(problem(Nodes(2, 1), 1, steps=4), layout=Layout(((1, 1),))))
     assert {nodes_of(plan, segment) for segment in plan.segments} == {(0, 1)}
-    assert net_harm(plan) is None
+    assert run_harm(plan) is None
 
 
 @pytest.mark.parametrize("layout", [Layout(((2, 2),)), Layout(((4,),))])
@@ -82,7 +82,7 @@ def test_replicas_on_several_nodes_get_what_their_home_wrote() -> None:
     enter = [op.id.split(".")[2][0] for op in plan.programs[0].enter]
     assert enter.count("X") == 2 * len(plan.tasks[0].shards)
     assert plans.violations(plan) == []
-    assert net_harm(plan) is None
+    assert run_harm(plan) is None
 
 
 def test_a_program_is_on_one_node_or_on_whole_ones() -> None:

@@ -13,7 +13,9 @@ from support.cli import planner_cli, succeeded
 import plans
 import profiles
 from planner import NoPlanFound, Problem, build
-from planner.curves import (
+from planner.inputs.whatif import only_microbatch, override
+from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
+from planner.sweep_table import (
     Line,
     Outcome,
     Row,
@@ -23,8 +25,6 @@ from planner.curves import (
     table,
     to_json,
 )
-from planner.inputs.whatif import only_microbatch, override
-from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 from plans.timing import device_times, longest, step_us
 from profiles.errors import FormatError
@@ -71,11 +71,6 @@ def test_links_of_a_real_device_have_no_pace() -> None:
     changed = override(real, d2h=2 * GB).machine.devices[0]
     assert changed.emulation is None
     assert changed.links[1].alone.bytes_per_s == 2 * GB
-
-
-def test_without_rates_a_profile_is_what_it_was() -> None:
-    """None means: as profiled."""
-    assert override(chain()) == chain()
 
 
 def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:

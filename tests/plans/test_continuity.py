@@ -20,9 +20,8 @@ from support.edits import (
 from support.handmade import assemble, program
 from support.mutations import Mutant, bites, drop_op, mutants, other_buffer
 from support.oracle import harm
-from support.parts import Part, parallel_part, resident_copies, resident_part
+from support.parts import Part, parallel_part, resident_part, streamed_part
 from support.retime import retimed
-from support.streaming import streamed_part
 
 from plans.checker.check import violations
 from plans.schema import Plan, Segment
@@ -33,13 +32,7 @@ STEPS = 9
 def coming_and_going() -> Part:
     """The task of `resident_part`, with parameters and state that come and go in each round."""
     part = resident_part("a", steps=STEPS)
-    loads, spills = resident_copies("a", 0, 0)
-    rounds = [replace(op, after=(f"{op.id[:-2]}S{op.id[-1]}@-1",)) for op in loads]
-    for op in part.round:
-        waits = [load.id for load in loads] if op.id == "a.s0.B0" else []
-        rounds.append(replace(op, after=(*op.after, *waits)))
-    rounds += [replace(op, after=("a.s0.U0",)) for op in spills]
-    return part._replace(enter=[], round=rounds, leave=[])
+    return part._replace(enter=[], round=[*part.enter, *part.round, *part.leave], leave=[])
 
 
 def travelling() -> Plan:

@@ -1,18 +1,22 @@
-"""Plans of one task trained in a given way, tied layers in several shards among them."""
+"""Plans of one task alone, trained in a given way, tied layers in several shards among them."""
 
 from msgspec import structs
 from support import synthetic
-from support.lone import lone
 
-from planner.inputs.problem import Kind, Problem
-from planner.lowering.round import Round
+from planner.builder import assemble, certified
+from planner.inputs.problem import Effort, Kind, Problem
+from planner.lowering import PipelineStrategy
+from planner.lowering.round import DeviceRound
 from planner.search.local_search import resettled
+from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
 from plans import prove
-from plans.schema import Plan
+from plans.prediction import Bound
+from plans.schema import Plan, Program, Segment
+from plans.timing import duration_us
 from profiles.schema import Task
 
 
@@ -25,9 +29,23 @@ def strategy(
     return resettled(Strategy(costs, cuts, (mode,) * (last + 1), min(block, last)))
 
 
+def lone(problem: Problem, made: DeviceRound) -> Plan:
+    """The round for every step of its task."""
+    return alone(problem, made.strategy, made.program())
+
+
+def alone(problem: Problem, strategy: Strategy | PipelineStrategy, program: Program) -> Plan:
+    """The program for every step of its task, on the first devices."""
+    steps = strategy.costs.task.steps
+    us, devices = duration_us(program, steps), tuple(range(program.devices))
+    segment = Segment(program.name, devices, steps, 0, us)
+    plan = assemble(problem, [Candidate(strategy, (program,))], [segment], "gantry", Effort(0, 0))
+    return certified(problem, plan, [Bound("none", 0)])
+
+
 def planned(asked: Problem, made: Strategy) -> Plan:
     """A proven plan that trains the task in this way, in the least memory."""
-    plan = lone(asked, Round(made, Links.of(asked.device), 0))
+    plan = lone(asked, DeviceRound(made, Links.of(asked.device)))
     prove(plan)
     return plan
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cache
 
 from support import tied
+from support.apart import alone
 from support.chains import chain
-from support.lone import alone
 from support.passes import Where, greedy, spread
 from support.quick import measured
 from support.same import added_as, assert_same

@@ -44,7 +44,7 @@ def layout(front: int, rear: int) -> Places:
 
 ORDERS: dict[str, tuple[Places, Callable[[Where], Order], Mode]] = {
     "gpipe": (((0,), (1,), (2,), (3,)), breadth, RESIDENT),
-    "1f1b": (((0,), (1,), (2,), (3,)), lambda where: in_turns(where, 4), SAVED),
+    "1f1b": (((0,), (1,), (2,), (3,)), in_turns, SAVED),
     "interleaved": (((0,), (1,), (0,), (1,)), greedy, SPILLING),
     "breadth first": (((0,), (1,), (0,), (1,)), breadth, STREAMED),
     "any": (((0,), (2,), (1,), (0,)), lambda where: greedy(where, random.Random(1)), KEPT),
@@ -166,12 +166,6 @@ def crossing(mode: Mode) -> Made:
     return case, case.way(((0, 1), (1, 2), (2,), (0,), (1,)), mode)
 
 
-def on_either() -> Made:
-    """Ops that take two devices."""
-    case = sharing("plain")
-    return case, case.way(((0, 1), (0, 1), (1,), (2,), (2,)), KEPT)
-
-
 def one_after_another(feature: str) -> tuple[Made, Made]:
     """Two ways that add alike on other devices, in another order."""
     case = sharing(feature)
@@ -258,4 +252,4 @@ def wide() -> nn.Sequential:
 def large() -> Made:
     """Boundaries of 64 MiB, which no buffer of a connection takes, in both directions at once."""
     case = Case(replace(chain("a", 2, 2, 1), model=wide), 2)
-    return case, case.way(((0,), (1,)), RESIDENT, lambda where: in_turns(where, 2))
+    return case, case.way(((0,), (1,)), RESIDENT, in_turns)

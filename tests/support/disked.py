@@ -6,10 +6,8 @@ from msgspec.structs import replace
 from support import handmade
 from support.chains import tasks_for
 from support.fit import fit
-from support.keeping import packed_part, saved_part
-from support.parts import Part, resident_part
+from support.parts import Part, packed_part, resident_part, saved_part, streamed_part
 from support.retime import foretold
-from support.streaming import streamed_part
 
 from executor.workload.task import Task
 from plans.schema import Buffer, Plan

@@ -1,12 +1,12 @@
 """Small dispatch problems, and the best dispatch of one by trying all."""
 
+from collections.abc import Iterator
 from itertools import product
 from math import inf
 from typing import get_args
 
 import numpy as np
 from hypothesis import strategies as st
-from support.partitions import partitions
 
 from planner.dispatch.pipes import Array, Curve, PipelineType, Pool
 from planner.packing import How
@@ -55,6 +55,18 @@ def optimum(pool: Pool, lengths: Array) -> float:
             latest = max(latest, known[one, own])
         best = min(best, latest)
     return best
+
+
+def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+    """Every way to divide the items into groups, none of them empty."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for groups in partitions(rest):
+        yield [[first], *groups]
+        for at, group in enumerate(groups):
+            yield [*groups[:at], [first, *group], *groups[at + 1 :]]
 
 
 def packed_us(one: PipelineType, lengths: tuple[int, ...]) -> float:

@@ -1,16 +1,16 @@
 """One change to a plan, which is a value: every function gives a new one."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec.structs import replace
+from support.edges import PHASES
 from support.retime import retimed
 
 from plans.checker.check import violations
 from plans.schema import Op, Plan, Program
-
-PHASES = ("enter", "round", "leave")
 
 Edit = Callable[[Plan], Plan]
 Path = tuple[Any, ...]
@@ -66,16 +66,43 @@ def with_op(plan: Plan, program: Program, phase: str, index: int, op: Op) -> Pla
     return with_program(plan, put(program, (phase, index), op))
 
 
-def without(ops: list[Op], index: int) -> list[Op]:
-    """The ops less one; who waited for it waits for what it waited for."""
-    gone = ops[index]
-    now = [name for name in gone.after if not name.endswith("@-1")]
-    heirs = {gone.id: gone.after, f"{gone.id}@-1": tuple(f"{name}@-1" for name in now)}
+def without(ops: Sequence[Op], gone: Collection[str]) -> tuple[Op, ...]:
+    """The ops of a phase less some; who waited for one of these, or followed it in its stream,
+    waits for all that it waited for."""
+    waits = {op.id: {*op.after} for op in ops}
+    queues: dict[str, list[str]] = {}
+    for op in ops:
+        queues.setdefault(op.stream, []).append(op.id)
+    repeats = any(".B" in op.id or ".I" in op.id for op in ops)
+    for queue in queues.values():
+        if repeats:
+            waits[queue[0]].add(f"{queue[-1]}@-1")
+        for before, behind in pairwise(queue):
+            waits[behind].add(before)
     kept = []
-    for op in ops[:index] + ops[index + 1 :]:
-        after = [name for a in op.after for name in heirs.get(a, (a,)) if name != f"{gone.id}@-1"]
-        kept.append(replace(op, after=tuple(dict.fromkeys(after))))
-    return kept
+    for op in ops:
+        if op.id not in gone:
+            heirs = _heirs(waits, gone, waits[op.id])
+            own = {edge for name in queues[op.stream] for edge in (name, f"{name}@-1")}
+            after = (edge for edge in (*op.after, *sorted(heirs - own)) if edge in heirs)
+            kept.append(replace(op, after=tuple(dict.fromkeys(after))))
+    return tuple(kept)
+
+
+def _heirs(waits: Mapping[str, set[str]], gone: Collection[str], edges: set[str]) -> set[str]:
+    """These edges, with those to ops that are gone followed to others of at most a round before."""
+    found, todo, seen = set[str](), list(edges), set(edges)
+    while todo:
+        edge = todo.pop()
+        name, lag = edge.removesuffix("@-1"), edge.endswith("@-1")
+        if name not in gone:
+            found.add(edge)
+            continue
+        more = {f"{other}@-1" if lag else other for other in waits[name]}
+        more = {other for other in more if not other.endswith("@-1@-1")} - seen
+        seen |= more
+        todo += more
+    return found
 
 
 def change(plan: Plan, op_id: str, **fields: object) -> Plan:
@@ -91,9 +118,9 @@ def find(plan: Plan, op_id: str) -> Op:
 
 
 def drop(plan: Plan, op_id: str) -> Plan:
-    for program, phase, index, op in all_ops(plan):
+    for program, phase, _, op in all_ops(plan):
         if op.id == op_id:
-            ops = without(list(getattr(program, phase)), index)
+            ops = without(getattr(program, phase), {op_id})
             return retimed(with_phase(plan, program, phase, ops))
     raise KeyError(op_id)
 

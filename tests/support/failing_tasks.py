@@ -56,14 +56,20 @@ def _odd_batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
     return inputs, targets / (step < 25)
 
 
+def _loud_batch(seed: int, step: int) -> tuple[Tensor, Tensor]:
+    """Its loss is never as small as that of others."""
+    inputs, targets = _batch(seed, step)
+    return inputs, targets + 9
+
+
 def _task(name: str, data: Callable[[int], Any], steps: int = STEPS, **more: Any) -> Task:
     given = {"loss": F.mse_loss, "optimizer": partial(AdamW, lr=1e-2)} | more
     return Task(name=name, model=_model, data=data, steps=steps, **given)
 
 
 def several() -> list[Task]:
-    """Three, of which the second one is to be dropped."""
-    named = zip("abc", (_batch, _odd_batch, _batch), strict=True)
+    """Three, of which the second one is to be dropped and the third one to be stopped."""
+    named = zip("abc", (_batch, _odd_batch, _loud_batch), strict=True)
     return [_task(name, partial(data, seed)) for seed, (name, data) in enumerate(named)]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from support.edits import PHASES, without
+from support.edges import PHASES, laid_out, values
+from support.edits import without
 from support.retime import foretold, retimed
 
 from executor.cutting.chain import chain_of
@@ -21,10 +22,9 @@ from executor.workload.batches import batch_bytes, batch_of, part
 from executor.workload.loss import Batch, Ending
 from executor.workload.task import Task, build
 from plans.checker.capacity import value_bytes
-from plans.schema import Buffer, Memory, Op, Plan, Program, Role
+from plans.schema import Memory, Op, Plan, Role
 from plans.schema import Shard as PlanShard
 from plans.schema import Task as PlanTask
-from profiles.codec import align
 from profiles.schema import Emulation, Workload
 
 RESERVE = 1 << 20
@@ -49,13 +49,13 @@ def fit(
 
 def sized(plan: Plan, reserve: int, emulation: Emulation | None) -> Plan:
     """The plan with buffers of the bytes that its tasks need, laid out anew."""
-    needed = _needed(plan)
-    kept, spaces = _laid_out(plan.host.buffers, needed)
+    needed = values(plan)
+    kept, spaces = laid_out(plan.host.buffers, needed)
     store = spaces["host"]
     programs = []
     slab = 1
     for program in plan.programs:
-        buffers, ends = _laid_out(program.buffers, needed)
+        buffers, ends = laid_out(program.buffers, needed)
         sizes = [ends.get(str(number), 0) for number in range(program.devices)]
         memory = tuple(Memory(size, reserve) for size in sizes)
         programs.append(replace(program, buffers=buffers, memory=memory))
@@ -165,39 +165,9 @@ def _less(plan: Plan) -> Plan:
                 replace(op, reads=filled(op, op.reads), writes=filled(op, op.writes))
                 for op in getattr(program, phase)
             ]
-            for op in [op for op in ops if not op.reads and not op.writes]:
-                ops = without(ops, next(at for at, one in enumerate(ops) if one.id == op.id))
-            program = replace(program, **{phase: tuple(ops)})
+            empty = {op.id for op in ops if not op.reads and not op.writes}
+            program = replace(program, **{phase: without(ops, empty)})
         programs.append(program)
     if (less := tuple(programs)) == plan.programs:
         return plan
     return retimed(replace(plan, programs=less))
-
-
-def _needed(plan: Plan) -> dict[str, int]:
-    """The largest value that each buffer ever holds."""
-    tasks = {task.name: task for task in plan.tasks}
-    sizes: dict[str, int] = {}
-    for op in (op for program in plan.programs for op in _ops(program)):
-        name = op.name
-        for role, buffer in (*op.reads.items(), *op.writes.items()):
-            size = value_bytes(name, role, tasks[name.task])
-            sizes[buffer] = max(sizes.get(buffer, 1), size)
-    return sizes
-
-
-def _ops(program: Program) -> list[Op]:
-    return [*program.enter, *program.round, *program.leave]
-
-
-def _laid_out(
-    buffers: Sequence[Buffer], needed: dict[str, int]
-) -> tuple[tuple[Buffer, ...], dict[str, int]]:
-    """The buffers one after another in each space, and the bytes of each space."""
-    ends: dict[str, int] = {}
-    made = []
-    for buffer in buffers:
-        offset, size = ends.get(buffer.space, 0), align(needed.get(buffer.name, 1))
-        made.append(replace(buffer, offset=offset, bytes=size))
-        ends[buffer.space] = offset + size
-    return tuple(made), ends

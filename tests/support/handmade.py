@@ -3,51 +3,43 @@
 Times are those of `support.retime`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import chain
 
 from msgspec.structs import replace
-from support.halves import halved
-from support.keeping import packed_part, parked_part, returned_part, saved_part, state_part
+from support.edges import finished
 from support.parts import (
     TRANSIENT,
     Part,
     offloaded_part,
+    packed_part,
     parallel_part,
+    parked_part,
     pipeline_part,
     resident_part,
+    returned_part,
+    saved_part,
+    state_part,
+    streamed_part,
+    summed_part,
+    swapped_part,
 )
-from support.retime import foretold, retimed
-from support.streaming import streamed_part, summed_part
+from support.retime import around, foretold, retimed, untimed
+from support.rewrites import Which, casting, halved, noted
 
-from plans.prediction import Prediction, Solver
-from plans.schema import Buffer, Device, Host, Memory, Plan, Program, Segment, Task
-from profiles.codec import align
+from plans.schema import Device, Memory, Plan, Program, Segment
 
 KEPT = 40  # bytes that an I leaves for its W
 
 
 def program(name: str, devices: int, parts: Iterable[Part]) -> Program:
-    """The parts one after the other in every stream, their buffers side by side."""
+    """The parts one after the other in every stream."""
     parts = list(parts)
-    reserve = TRANSIENT + max(part.kept for part in parts)
-    offsets = dict.fromkeys(map(str, range(devices)), 0)
-    buffers = []
-    for part in parts:
-        for buffer, (space, size) in part.buffers.items():
-            buffers.append(Buffer(buffer, space, offsets[space], size))
-            offsets[space] += align(size)
-    return Program(
-        name=name,
-        memory=tuple(Memory(offsets[str(d)], reserve) for d in range(devices)),
-        tasks=tuple(part.task.name for part in parts),
-        enter_us=0,
-        period_us=0,
-        round_us=0,
-        leave_us=0,
-        buffers=tuple(buffers),
-        enter=tuple(o for part in parts for o in part.enter),
-        round=tuple(o for part in parts for o in part.round),
-        leave=tuple(o for part in parts for o in part.leave),
+    memory = (Memory(0, TRANSIENT + max(part.kept for part in parts)),) * devices
+    phases = zip(*((part.enter, part.round, part.leave) for part in parts), strict=True)
+    return untimed(
+        name, (part.task.name for part in parts), memory, *map(chain.from_iterable, phases)
     )
 
 
@@ -57,34 +49,9 @@ def assemble(
     runs: Iterable[tuple[str, tuple[int, ...], int]],
 ) -> Plan:
     """A timed plan; `runs` are the segments as (program, devices, rounds)."""
-    parts, programs, runs = list(parts), tuple(programs), list(runs)
-    count = 1 + max(d for _, devices, _ in runs for d in devices)
-    largest = max(m.slab_bytes + m.reserve_bytes for p in programs for m in p.memory)
-    store, size = [], 0
-    for part in parts:
-        for name, needed in (*_stored(part.task), *part.host.items()):
-            store.append(Buffer(name, "host", size, needed))
-            size += align(needed)
-    tasks = tuple(part.task for part in parts)
-    plan = Plan(
-        inputs={"profile": "1" * 64},
-        devices=tuple(Device(f"cpu{d}", "cpu", largest, 1) for d in range(count)),
-        host=Host(size, tuple(store)),
-        tasks=tasks,
-        programs=programs,
-        segments=tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs),
-        prediction=Prediction(0, ()),
-        solver=Solver("gantry", 0, "complete", 1),
-    )
-    return retimed(plan)
-
-
-def _stored(of: Task) -> Iterator[tuple[str, int]]:
-    for number, shard in enumerate(of.shards):
-        yield f"{of.name}.s{number}.param", shard.param_bytes
-        yield f"{of.name}.s{number}.state", shard.state_bytes
-        if shard.update == "host":
-            yield f"{of.name}.s{number}.grad", shard.grad_bytes
+    plan = around((part.task for part in parts), programs, runs, Device("cpu0", "cpu", 1, 1))
+    devices = tuple(replace(d, name=f"cpu{number}") for number, d in enumerate(plan.devices))
+    return finished(replace(plan, devices=devices))
 
 
 def solo(part: Part, devices: int = 1) -> Plan:
@@ -113,14 +80,6 @@ def pipeline() -> Plan:
 
 def parallel() -> Plan:
     return solo(parallel_part("a"), 2)
-
-
-def summed() -> Plan:
-    return solo(summed_part("a"), 2)
-
-
-def offloaded() -> Plan:
-    return solo(offloaded_part("a"))
 
 
 def moved() -> Plan:
@@ -186,7 +145,11 @@ def relay() -> Plan:
     """Two tasks one after the other on one device, with the same scratch bytes on the host."""
     parts = [streamed_part(name, shards=2) for name in "ab"]
     programs = [program(part.task.name, 1, [part]) for part in parts]
-    plan = assemble(parts, programs, [("a", (0,), 4), ("b", (0,), 4)])
+    return _sharing(assemble(parts, programs, [("a", (0,), 4), ("b", (0,), 4)]))
+
+
+def _sharing(plan: Plan) -> Plan:
+    """The plan whose tasks have their gradients on the host in the same bytes."""
     offsets = {buffer.name: buffer.offset for buffer in plan.host.buffers}
     buffers = [
         replace(b, offset=offsets[f"a.s{b.name[3]}.grad"]) if b.name.endswith(".grad") else b
@@ -195,30 +158,9 @@ def relay() -> Plan:
     return replace(plan, host=replace(plan.host, buffers=tuple(buffers)))
 
 
-def saved() -> Plan:
-    """Graphs stay until backward; parameters stay in their slot as long."""
-    return solo(saved_part("a"))
-
-
 def kept() -> Plan:
     """Parameters stay in their slot from forward to backward, which recomputes."""
     return solo(saved_part("a", keeps=False))
-
-
-def packed() -> Plan:
-    return solo(packed_part("a"))
-
-
-def parked() -> Plan:
-    return solo(parked_part("a"))
-
-
-def state() -> Plan:
-    return solo(state_part("a"))
-
-
-def returned() -> Plan:
-    return solo(returned_part("a"))
 
 
 def mixed() -> Plan:
@@ -230,7 +172,7 @@ def mixed() -> Plan:
     rest = [o for o in made.round if o.id.startswith("a.") and o not in forwards]
     between = [o for o in made.round if o.id.startswith("b.")]
     mixed = replace(made, round=(*forwards, *between, *rest))
-    return retimed(replace(plan, programs=(mixed,)))
+    return finished(replace(plan, programs=(mixed,)))
 
 
 def halves() -> Plan:
@@ -240,21 +182,47 @@ def halves() -> Plan:
 
 def halves_saved() -> Plan:
     """The same of shards that keep their graphs, or recompute."""
-    return halved(returned(), left_bytes=KEPT)
+    return halved(solo(returned_part("a")), left_bytes=KEPT)
 
 
 def halves_packed() -> Plan:
     """The same where what the graphs hold was packed."""
-    return halved(packed(), late=True, left_bytes=KEPT)
+    return halved(solo(packed_part("a")), late=True, left_bytes=KEPT)
 
 
-PLANS = {
-    made.__name__: made
-    for made in (
-        *(resident, streamed, shared, pipeline, parallel, summed, offloaded, moved, fleet, gang),
-        *(crowd, relay, saved, kept, packed, parked, state, returned, mixed),
-        *(halves, halves_saved, halves_packed),
-    )
+PLANS: dict[str, Callable[[], Plan]] = {
+    **{
+        made.__name__: made
+        for made in (
+            *(resident, streamed, shared, pipeline, parallel, moved, fleet, gang, crowd, relay),
+            *(kept, mixed, halves, halves_saved, halves_packed),
+        )
+    },
+    "summed": lambda: solo(summed_part("a"), 2),
+    "offloaded": lambda: solo(offloaded_part("a")),
+    "saved": lambda: solo(saved_part("a")),
+    "packed": lambda: solo(packed_part("a")),
+    "parked": lambda: solo(parked_part("a")),
+    "state": lambda: solo(state_part("a")),
+    "returned": lambda: solo(returned_part("a")),
+}
+
+NOTED: dict[str, Callable[[], Plan]] = {
+    "norms-host": lambda: solo(noted(streamed_part("a"))),
+    "norms-device": lambda: solo(noted(offloaded_part("a"))),
+    "norms-devices": lambda: solo(noted(pipeline_part("a")), 2),
+}
+
+
+def _cast(made: Callable[[], Plan], which: Which = lambda number: True) -> Plan:
+    return casting(made(), which)
+
+
+CASTING: dict[str, Callable[[], Plan]] = {
+    **{f"cast-{name}": partial(_cast, made) for name, made in (PLANS | NOTED).items()},
+    "cast-relay": lambda: _sharing(casting(relay())),
+    "cast-some": partial(_cast, streamed, lambda number: number != 1),
+    "cast-swapped": partial(_cast, lambda: solo(swapped_part("a"))),
 }
 
 

@@ -3,14 +3,11 @@
 The bytes of the ordinary plan are those of microbatches with the most tokens.
 """
 
-import random
 from collections.abc import Sequence
-from itertools import pairwise
 
 from msgspec.structs import replace
-from support.emulate import Harm, Machine, Seen, need, reference
+from support.edits import without
 from support.handmade import PLANS
-from support.oracle import graph_of, in_random_order, none_race
 from support.retime import retimed
 
 from plans.schema import Lengths, Op, Plan, RoundKind
@@ -23,48 +20,13 @@ SAMPLES, BATCH = 7, 5
 
 
 def shorter(ops: Sequence[Op], microbatches: int) -> tuple[Op, ...]:
-    """A round with the first so many microbatches only; who waited for one that is gone, or
-    followed it in its stream, waits for all that it waited for."""
-    queues: dict[str, list[Op]] = {}
-    for op in ops:
-        queues.setdefault(op.stream, []).append(op)
-    waits = {op.id: set(op.after) for op in ops}
-    for queue in queues.values():
-        waits[queue[0].id].add(f"{queue[-1].id}@-1")
-        for before, behind in pairwise(queue):
-            waits[behind.id].add(before.id)
-    gone = {op.id for op in ops if not _stays(op, microbatches)}
-    kept = []
-    for op in ops:
-        if op.id not in gone:
-            after = _heirs(waits, gone, waits[op.id])
-            kept.append(replace(op, after=tuple(sorted(after - {op.id}))))
-    return tuple(kept)
+    """A round with the first so many microbatches only."""
+    return without(ops, {op.id for op in ops if not _stays(op, microbatches)})
 
 
 def _stays(op: Op, microbatches: int) -> bool:
     name = op.name
     return (name.item in ("s", "norm") and name.kind not in "FBIW") or name.index < microbatches
-
-
-def _heirs(waits: dict[str, set[str]], gone: set[str], edges: set[str]) -> set[str]:
-    """These edges, with those to ops that are gone followed to others of at most a round before."""
-    found, todo = set[str](), list(edges)
-    seen = set(edges)
-    while todo:
-        edge = todo.pop()
-        name, lag = edge.removesuffix("@-1"), edge.endswith("@-1")
-        if name not in gone:
-            found.add(edge)
-            continue
-        for other in waits[name]:
-            if lag and other.endswith("@-1"):
-                continue
-            further = f"{other}@-1" if lag else other
-            if further not in seen:
-                seen.add(further)
-                todo.append(further)
-    return found
 
 
 def kinded(name: str, kinds: Sequence[Sequence[int]], runs: Runs) -> Plan:
@@ -103,47 +65,3 @@ def with_kind(plan: Plan, number: int, ops: Sequence[Op], runs: Runs = ()) -> Pl
         rounds = sum(count for _, count in runs)
         task, segment = replace(task, steps=rounds), replace(segment, rounds=rounds, kinds=runs)
     return retimed(replace(plan, tasks=(task,), programs=(made,), segments=(segment,)))
-
-
-def harm(plan: Plan, seed: int = 0) -> str | None:
-    """How the plan's segment harms when it is executed on bytes, run by run, or None."""
-    (task,), (program,), (segment,) = plan.tasks, plan.programs, plan.segments
-    rng, buffers = random.Random(seed), {b.name: b for b in (*plan.host.buffers, *program.buffers)}
-    kinds = [(len(program.tokens), program.round)]
-    kinds += [(len(kind.tokens), kind.ops) for kind in program.kinds]
-    counts = [kinds[kind][0] for kind, rounds in segment.kinds for _ in range(rounds)]
-    expected, final = reference(task, len(counts), counts)
-    machine, step = Machine(plan, program, buffers), 0
-    try:
-        _execute(machine, program.enter, 1, 0, {}, rng)
-        for kind, rounds in segment.kinds:
-            _execute(machine, kinds[kind][1], rounds, step, expected, rng)
-            step += rounds
-        _execute(machine, program.leave, 1, 0, {}, rng)
-        need(not expected, f"{sorted(expected)[:1]} never happened")
-        for name, value in final.items():
-            need(machine.read(name, len(value)) == value, f"{name} ends wrong")
-    except Harm as found:
-        return str(found)
-    except (KeyError, IndexError, ValueError) as error:
-        return f"cannot run: {error!r}"
-    return None
-
-
-def _execute(
-    machine: Machine,
-    ops: tuple[Op, ...],
-    rounds: int,
-    first: int,
-    expected: Seen,
-    rng: random.Random,
-) -> None:
-    """Run so many rounds in a random order; what is expected and was read is taken away."""
-    nodes, before = graph_of(ops, rounds, rounds=True)
-    none_race(nodes, before, machine.buffers)
-    for node in in_random_order(nodes, before, rng):
-        for role, value in machine.step(node.op, first + node.round).items():
-            kind = node.op.name.kind
-            if kind in "FU" or (kind == "B" and role != "grad"):
-                key = (node.op.id, first + node.round, role)
-                need(expected.pop(key, None) == value, f"{node.op.id} sees another {role}")

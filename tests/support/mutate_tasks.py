@@ -68,10 +68,8 @@ def _unpacked(plan: Plan, task: Task, number: int) -> Plan:
         ops = [
             _less(op) if op.id.startswith(f"{task.name}.s{number}.") else op for op in program.round
         ]
-        copies = [op.id for op in ops if op.id.startswith(f"{task.name}.a{number}.")]
-        for name in copies:
-            ops = without(ops, [op.id for op in ops].index(name))
-        plan = with_phase(plan, program, "round", ops)
+        copies = {op.id for op in ops if op.id.startswith(f"{task.name}.a{number}.")}
+        plan = with_phase(plan, program, "round", without(ops, copies))
     return plan
 
 

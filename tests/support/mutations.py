@@ -99,10 +99,10 @@ def swap_ops(plan: Plan) -> Sites:
 
 def drop_op(plan: Plan) -> Sites:
     """A prefetch, a spill, any op is forgotten; the order among the others stays."""
-    for program, phase, index, op in all_ops(plan):
-        ops = list(getattr(program, phase))
+    for program, phase, _, op in all_ops(plan):
+        ops = getattr(program, phase)
         if len(ops) > 1 or phase != "round":
-            yield (op.id, partial(with_phase, plan, program, phase, without(ops, index)))
+            yield (op.id, partial(with_phase, plan, program, phase, without(ops, {op.id})))
 
 
 def duplicate_op(plan: Plan) -> Sites:

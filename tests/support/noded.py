@@ -1,27 +1,30 @@
-"""Handmade plans on several nodes."""
+"""Plans changed into plans for several nodes, or with other segments, and some of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 from support import handmade
 from support.disked import solos
-from support.keeping import packed_part
-from support.netted import on_nodes
-from support.parts import pipeline_part, resident_part
-from support.streaming import streamed_part
+from support.parts import packed_part, pipeline_part, resident_part, streamed_part
+from support.retime import foretold
 
-from plans.schema import Op, Plan, Program
+from plans.order import Run, laid_out
+from plans.prediction import Bound
+from plans.schema import Plan
 from profiles.codec import ALIGNMENT, align
 
 
-def node_of(op: Op, devices: Sequence[int], nodes: Sequence[int]) -> int:
-    """The node that an op of a segment on these devices runs on."""
-    left, right = op.stream.split(".")
-    return nodes[devices[int(right if left == "host" else left)]]
+def on_nodes(plan: Plan, nodes: Sequence[int]) -> Plan:
+    """The plan with its devices on these nodes."""
+    devices = zip(plan.devices, nodes, strict=True)
+    return replace(plan, devices=tuple(replace(device, node=node) for device, node in devices))
 
 
-def every_op(program: Program) -> tuple[Op, ...]:
-    return (*program.enter, *program.round, *program.leave)
+def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan:
+    """The plan with these segments instead: a program, its devices, rounds."""
+    made = laid_out(Run(plan.program(name), devices, rounds) for name, devices, rounds in runs)
+    prediction = replace(plan.prediction, configuration_us=0, bounds=(Bound("compute", 1),))
+    return foretold(replace(plan, segments=tuple(made), prediction=prediction))
 
 
 def shard_of(name: str) -> str:
@@ -48,8 +51,8 @@ def taken(plan: Plan, node: int) -> int:
     beside = 0
     for segment in plan.segments:
         largest: dict[str, int] = {}
-        for op in every_op(programs[segment.program]):
-            if node_of(op, segment.devices, nodes) == node:
+        for op in programs[segment.program].ops:
+            if nodes[segment.devices[op.queue.device]] == node:
                 names |= {*op.reads.values(), *op.writes.values()}
                 if op.stream.startswith("host"):
                     largest[op.stream] = max(largest.get(op.stream, 0), op.transient_bytes)

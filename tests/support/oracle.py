@@ -6,19 +6,11 @@ of the order) or when, in one of several random orders, an op sees other bytes t
 sequential training, or the host store ends up with others.
 """
 
-import random
-import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from msgspec.structs import replace
+from support.emulate import ROUNDS, Harm, need
+from support.replayed import overlap, run_harm
 
-from support.emulate import ROUNDS, Harm, Machine, Seen, first_values, judged, kept, need, reference
-
-from plans.schema import Buffer, Op, Plan, Program, Task
-
-
-class Node(NamedTuple):
-    round: int
-    op: Op
+from plans.schema import Buffer, Plan, Program, Segment, Task
 
 
 def harm(plan: Plan, seed: int = 0, orders: int = 2) -> str | None:
@@ -26,22 +18,26 @@ def harm(plan: Plan, seed: int = 0, orders: int = 2) -> str | None:
     try:
         _static(plan)
         _segments_apart(plan)
-        for program in plan.programs:
-            _program(program, plan, random.Random(seed), orders)
     except Harm as found:
         return str(found)
     except (KeyError, IndexError, ValueError) as error:
         return f"cannot run: {error!r}"
-    return None
+    every = (run_harm(_alone(plan, program), orders, seed) for program in plan.programs)
+    return next(filter(None, every), None)
 
 
-# --- facts that need no order ---------------------------------------------------------------
+def _alone(plan: Plan, program: Program) -> Plan:
+    """ROUNDS rounds of a program on one node, beside all other tasks as they begin."""
+    count = program.devices
+    segment = Segment(program.name, tuple(range(count)), ROUNDS, 0, 0)
+    devices = (replace(plan.devices[0], node=0),) * count
+    tasks = (replace(t, steps=ROUNDS * (t.name in program.tasks)) for t in plan.tasks)
+    return replace(plan, devices=devices, tasks=tuple(tasks), segments=(segment,))
 
 
 def _static(plan: Plan) -> None:
     for task in plan.tasks:
         _whole(task)
-    need(plan.host.bytes <= plan.host.budget_bytes, "host budget")
     for buffer in plan.host.buffers:
         need(buffer.offset + buffer.bytes <= plan.host.bytes, "host store")
     programs = {program.name: program for program in plan.programs}
@@ -104,7 +100,7 @@ def _segments_apart(plan: Plan) -> None:
         for i in set(range(j)) - after[j]:
             for a, aw in touched[plan.segments[i].program]:
                 for b, bw in touched[plan.segments[j].program]:
-                    need(not ((aw or bw) and _overlap(a, b)), "segments race on the host")
+                    need(not ((aw or bw) and overlap(a, b)), "segments race on the host")
 
 
 def _host_accesses(program: Program, plan: Plan) -> list[tuple[Buffer, bool]]:
@@ -113,114 +109,3 @@ def _host_accesses(program: Program, plan: Plan) -> list[tuple[Buffer, bool]]:
     pairs = {(n, False) for op in ops for n in op.reads.values()}
     pairs |= {(n, True) for op in ops for n in op.writes.values()}
     return [(host[name], writes) for name, writes in sorted(pairs) if name in host]
-
-
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    same = a.space == b.space
-    return same and max(a.offset, b.offset) < min(a.offset + a.bytes, b.offset + b.bytes)
-
-
-# --- order and races ------------------------------------------------------------------------
-
-
-def _program(program: Program, plan: Plan, rng: random.Random, orders: int) -> None:
-    buffers = {b.name: b for b in [*plan.host.buffers, *program.buffers]}
-    ops = [*program.enter, *program.round, *program.leave]
-    need(len({op.id for op in ops}) == len(ops), "two ops of one name")
-    phases = [
-        graph_of(program.enter, 1, rounds=False),
-        graph_of(program.round, ROUNDS, rounds=True),
-        graph_of(program.leave, 1, rounds=False),
-    ]
-    for nodes, before in phases:
-        none_race(nodes, before, buffers)
-    for _ in range(orders):
-        line = [node for graph in phases for node in in_random_order(*graph, rng)]
-        _compare(line, program, plan, buffers)
-
-
-def graph_of(ops: tuple[Op, ...], repeats: int, rounds: bool) -> tuple[list[Node], list[set[int]]]:
-    """The ops of so many rounds, and for each those that it waits for."""
-    nodes = [Node(r, op) for r in range(repeats) for op in ops]
-    index = {(node.round, node.op.id): i for i, node in enumerate(nodes)}
-    before: list[set[int]] = [set() for _ in nodes]
-    for i, node in enumerate(nodes):
-        before[i] |= {j for j in range(i) if nodes[j].op.stream == node.op.stream}
-        for name in node.op.after:
-            if rounds and name.endswith("@-1"):
-                need((0, name[:-3]) in index, f"{name} is no op")
-                if node.round:
-                    before[i].add(index[node.round - 1, name[:-3]])
-            else:
-                before[i].add(index[node.round, name])
-    return nodes, before
-
-
-def none_race(nodes: list[Node], before: list[set[int]], buffers: Mapping[str, Buffer]) -> None:
-    """Harm where two of these ops conflict and are not ordered."""
-    reach = _closure(before)
-    touched = [
-        [(buffers[n], False) for n in node.op.reads.values()]
-        + [(buffers[n], True) for n in node.op.writes.values()]
-        for node in nodes
-    ]
-    for j in range(len(nodes)):
-        for i in range(j):
-            if reach[j] >> i & 1 or reach[i] >> j & 1:
-                continue
-            for a, a_writes in touched[i]:
-                for b, b_writes in touched[j]:
-                    if (a_writes or b_writes) and _overlap(a, b):
-                        raise Harm(f"race of {nodes[i].op.id} and {nodes[j].op.id}")
-
-
-def _closure(before: list[set[int]]) -> list[int]:
-    """Everything before each node, as bits; Harm on a cycle."""
-    reach = [sum(1 << j for j in direct) for direct in before]
-    for k in range(len(before)):
-        for i in range(len(before)):
-            if reach[i] >> k & 1:
-                reach[i] |= reach[k]
-    need(not any(bits >> i & 1 for i, bits in enumerate(reach)), "deadlock")
-    return reach
-
-
-def in_random_order(
-    nodes: list[Node], before: list[set[int]], rng: random.Random
-) -> Iterator[Node]:
-    """The nodes in an order that keeps all edges."""
-    waiting = {i: set(direct) for i, direct in enumerate(before)}
-    done: set[int] = set()
-    while waiting:
-        i = rng.choice([i for i, direct in waiting.items() if direct <= done])
-        del waiting[i]
-        done.add(i)
-        yield nodes[i]
-
-
-# --- execution against plain training ---
-
-
-def _compare(line: list[Node], program: Program, plan: Plan, buffers: Mapping[str, Buffer]) -> None:
-    machine = Machine(plan, program, buffers)
-    expected: Seen = {}
-    final: dict[str, bytes] = {}
-    for task in plan.tasks:
-        if task.name in program.tasks:
-            seen, held = judged(task) if program.evaluates else reference(task)
-            expected, final = expected | seen, final | held
-        else:
-            for s in range(len(task.shards)):
-                final |= kept(task, {s: first_values(task, s)})
-    todo = set(expected)
-    for node in line:
-        for role, value in machine.step(node.op, node.round).items():
-            kind = node.op.name.kind
-            whole = re.sub(r"\.[IW](\d+)$", r".B\1", node.op.id)  # of which it is a part
-            if kind in "FU" or (kind in "BIW" and role != "grad"):
-                key = (whole, node.round, role)
-                need(expected[key] == value, f"{node.op.id} round {node.round} sees another {role}")
-                todo -= set() if kind == "W" else {key}
-    need(not todo, f"{sorted(todo)[:1]} never happened")
-    for name, value in final.items():
-        need(machine.read(name, len(value)) == value, f"{name} ends wrong")

@@ -1,235 +1,383 @@
-"""What one task brings to a handmade program: ways to train, each written out op by op.
+"""What one task brings to a handmade program: ways to train it, op by op.
 
-Sizes are tiny, and such that buffers lie without gaps between them. Edges are listed where another
-stream is waited for; what a stream's own order gives is left out, as a planner would.
+Ops are listed as they would be right one by one; which waits for which follows (`support.edges`).
+Sizes are tiny.
 """
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from plans.schema import Op, Shard, Task
+from msgspec.structs import replace
+
+from plans.schema import Op, Role, Shard, Task
 from profiles.codec import ALIGNMENT
 from profiles.schema import Workload
 
-IN, BATCH, GRAD, STATE, SAVED = (k * ALIGNMENT for k in (1, 2, 2, 3, 1))
+IN, BATCH, PARAM, GRAD, STATE, SAVED = (k * ALIGNMENT for k in (1, 2, 2, 2, 3, 1))
 _US = {"F": 40, "B": 90, "U": 30, "P": 25, "S": 20, "X": 15, "R": 10, "N": 5}
+_LANES = {"P": "h2d", "S": "d2h", "X": "p2p"}
 TRANSIENT = 100
 
 Update = Literal["host", "device"]
+Kind = Literal["F", "B"]
+Roles = dict[Role, str]
+_KEEPS = {"activations": "saved", "saved_bytes": SAVED}
+_PACKS = {"activations": "offload", "saved_bytes": SAVED}
 
 
 class Part(NamedTuple):
-    """What one task brings to a program: its ops, device buffers and extra host buffers.
-
-    `kept`: bytes of its graphs when most are alive.
-    """
+    """What one task brings to a program. kept: bytes of its graphs when most are alive."""
 
     task: Task
-    buffers: dict[str, tuple[str, int]]  # name -> space, bytes
     enter: list[Op]
     round: list[Op]
     leave: list[Op]
-    host: dict[str, int] = {}
     kept: int = 0
 
 
-def op(
-    name: str,
-    stream: str,
-    reads: Mapping[str, str],
-    writes: Mapping[str, str],
-    *after: str,
-) -> Op:
+def op(name: str, stream: str, reads: Roles, writes: Roles) -> Op:
     kind = name.split(".")[2][0]
     transient = TRANSIENT if kind in "FB" else 0
-    return Op(name, stream, 0, _US[kind], after, dict(reads), dict(writes), transient)  # type: ignore[arg-type]
+    return Op(name, stream, 0, _US[kind], (), dict(reads), dict(writes), transient)
 
 
-def copy(name: str, stream: str, role: str, source: str, target: str, *after: str) -> Op:
-    return op(name, stream, {role: source}, {role: target}, *after)
+class Maker:
+    """Lists what a task does, one op after another.
+
+    Ops and buffers are named without their task, and run on `device`. changes: fields of its first
+    shards.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shards: int,
+        update: Update,
+        *changes: Mapping[str, object],
+        microbatches: int = 2,
+        steps: int = 4,
+        device: int = 0,
+    ) -> None:
+        self.device, self.last, self.microbatches = device, shards - 1, microbatches
+        on = update == "device"
+        own = [
+            Shard(2 * k, 2 * k + 2, on, "recompute", update, PARAM + k * IN, GRAD, STATE, x, 0, 0)
+            for k, x in enumerate([0, *[IN] * (shards - 1)])
+        ]
+        for k, fields in enumerate(changes):
+            own[k] = replace(own[k], **fields)
+        self.task = Task(
+            name=name,
+            workload=Workload("work.py:tasks", "0" * 64),
+            steps=steps,
+            batch=2 * microbatches,
+            microbatch=2,
+            microbatches=microbatches,
+            batch_bytes=BATCH,
+            ties=((0, 1),),
+            shards=tuple(own),
+        )
+        self.enter, self.round, self.leave = list[Op](), list[Op](), list[Op]()
+
+    def part(self, kept: int = 0) -> Part:
+        return Part(self.task, self.enter, self.round, self.leave, kept)
+
+    def add(self, name: str, stream: str, reads: Roles, writes: Roles) -> None:
+        """An op of the round."""
+        self.round.append(self.op(name, stream, reads, writes))
+
+    def copy(self, name: str, role: Role, source: str, target: str) -> None:
+        """A copy in the round."""
+        self.round.append(self._copy(name, role, source, target))
+
+    def stay(self, k: int, *roles: Role) -> None:
+        """Parameters, and state, that are loaded in the beginning and written back in the end."""
+        for serial, role in enumerate(roles or ("param", "state")):
+            here, store = f"{role}{k}", f"s{k}.{role}"
+            self.enter.append(self._copy(f"s{k}.P{serial}", role, store, here))
+            self.leave.append(self._copy(f"s{k}.S{serial}", role, here, store))
+
+    def batch(self, m: int, buffer: str = "") -> None:
+        """A microbatch is loaded."""
+        self.add(f"batch.P{m}", f"{self.device}.h2d", {}, {"batch": buffer or f"batch.{m}"})
+
+    def batches(self) -> None:
+        """Every microbatch has a buffer of its own."""
+        for m in range(self.microbatches):
+            self.batch(m)
+
+    def use(self, kind: Kind, k: int, m: int, *, fresh: bool = False, **places: str) -> None:
+        """Forward or backward of a shard, dx in the place of x; values that lie elsewhere are in
+        `places`. fresh: the gradient begins here."""
+        x, y = f"x{k}.{m}", f"x{k + 1}.{m}"
+        usual = {"param": f"param{k}", "batch": f"batch.{m}", "grad": f"grad{k}"}
+        usual |= {"x": x, "dx": x, "y": y, "dy": y} | places
+        reads, writes = ["param", "x" if k else "batch"], ["y"]
+        if kind == "B":
+            reads += ["dy"] * (k < self.last) + ["batch"] * (0 < k == self.last)
+            reads += ["grad"] * (m > 0 and not fresh)
+            writes = ["grad"] + ["dx"] * (k > 0)
+        if self.task.shards[k].activations == "offload":
+            (writes if kind == "F" else reads).append("saved")
+        read, written = (_of(usual, roles) for roles in (reads, writes))
+        self.add(f"s{k}.{kind}{m}", f"{self.device}.compute", read, written)
+
+    def replica(self) -> None:
+        """The first shard's microbatch of this device, by itself."""
+        d = self.device
+        self.batch(d, f"batch{d}")
+        places = {"param": f"param{d}", "batch": f"batch{d}", "grad": f"grad{d}"}
+        self.use("B", 0, d, fresh=True, **places)
+
+    def each(self, kind: Kind, k: int, **places: str) -> None:
+        """All microbatches of a shard; `places` with {m} for the microbatch."""
+        for m in range(self.microbatches):
+            self.use(kind, k, m, **{role: name.format(m=m) for role, name in places.items()})
+
+    def update(self, k: int, **places: str) -> None:
+        """The update of a shard on its device."""
+        own: Roles = {"param": f"param{k}", "state": f"state{k}"}
+        own |= _of(places, list(places))
+        self.add(f"s{k}.U0", f"{self.device}.compute", {**own, "grad": f"grad{k}"}, own)
+
+    def on_host(self, k: int, grad: str = "") -> None:
+        """The gradient goes to the host, which updates."""
+        self.copy(f"s{k}.S0", "grad", grad or f"grad{k}", f"s{k}.grad")
+        own: Roles = {"param": f"s{k}.param", "state": f"s{k}.state"}
+        self.add(f"s{k}.U0", f"host.{self.device}", {**own, "grad": f"s{k}.grad"}, own)
+
+    def load(self, k: int, serial: int, slot: str) -> None:
+        """Parameters go into a slot."""
+        self.copy(f"s{k}.P{serial}", "param", f"s{k}.param", slot)
+
+    def _copy(self, name: str, role: Role, source: str, target: str) -> Op:
+        stream = f"{self.device}.{_LANES[name.split('.')[1][0]]}"
+        return self.op(name, stream, {role: source}, {role: target})
+
+    def op(self, name: str, stream: str, reads: Roles, writes: Roles) -> Op:
+        own = ({r: f"{self.task.name}.{b}" for r, b in some.items()} for some in (reads, writes))
+        return op(f"{self.task.name}.{name}", stream, *own)
 
 
-def task(name: str, shards: int, microbatches: int, update: Update, steps: int) -> Task:
-    return Task(
-        name=name,
-        workload=Workload("work.py:tasks", "0" * 64),
-        steps=steps,
-        batch=2 * microbatches,
-        microbatch=2,
-        microbatches=microbatches,
-        batch_bytes=BATCH,
-        ties=((0, 1),),
-        shards=tuple(
-            Shard(
-                2 * k,
-                2 * k + 2,
-                update == "device",
-                "recompute",
-                update,
-                (2 + k) * ALIGNMENT,
-                GRAD,
-                STATE,
-                IN if k else 0,
-                0,
-                0,
-            )
-            for k in range(shards)
-        ),
-    )
-
-
-def resident_copies(name: str, shard: int, device: int) -> tuple[list[Op], list[Op]]:
-    """enter and leave of a resident shard whose buffers are `<task>.<role><shard>`."""
-    item = f"{name}.s{shard}"
-    enter, leave = [], []
-    for serial, role in enumerate(("param", "state")):
-        here, store = f"{name}.{role}{shard}", f"{item}.{role}"
-        enter.append(copy(f"{item}.P{serial}", f"{device}.h2d", role, store, here))
-        leave.append(copy(f"{item}.S{serial}", f"{device}.d2h", role, here, store))
-    return enter, leave
-
-
-def update(name: str, shard: int, device: int, *after: str) -> Op:
-    """The update of a resident shard."""
-    own = {role: f"{name}.{role}{shard}" for role in ("param", "state")}
-    reads = {**own, "grad": f"{name}.grad{shard}"}
-    return op(f"{name}.s{shard}.U0", f"{device}.compute", reads, own, *after)
-
-
-def resident_buffers(of: Task, shard: int, device: int) -> dict[str, tuple[str, int]]:
-    """Where a resident shard's parameters, state and gradients stay."""
-    space, name = str(device), of.name
-    return {
-        f"{name}.param{shard}": (space, of.shards[shard].param_bytes),
-        f"{name}.state{shard}": (space, STATE),
-        f"{name}.grad{shard}": (space, GRAD),
-    }
+def _of(places: Mapping[str, str], roles: list[str]) -> Roles:
+    return {role: places[role] for role in roles}  # type: ignore[misc]
 
 
 def resident_part(name: str, device: int = 0, steps: int = 4) -> Part:
     """One shard that stays on the device and is updated there; two microbatches."""
-    of = task(name, 1, 2, "device", steps)
-    enter, leave = resident_copies(name, 0, device)
-    batch = f"{name}.batch"
-    rounds = []
+    made = Maker(name, 1, "device", steps=steps, device=device)
+    made.stay(0)
     for m in range(2):
-        load = f"{batch}.P{m}"
-        rounds.append(
-            op(
-                load,
-                f"{device}.h2d",
-                {},
-                {"batch": batch},
-                f"{name}.s0.B{1 - m}" + "@-1" * (m == 0),
-            )
-        )
-        reads = {"param": f"{name}.param0", "batch": batch}
-        if m:
-            reads["grad"] = f"{name}.grad0"
-        rounds.append(
-            op(f"{name}.s0.B{m}", f"{device}.compute", reads, {"grad": f"{name}.grad0"}, load)
-        )
-    rounds.append(update(name, 0, device))
-    buffers = {**resident_buffers(of, 0, device), batch: (str(device), BATCH)}
-    return Part(of, buffers, enter, rounds, leave)
+        made.batch(m, "batch")
+        made.use("B", 0, m, batch="batch")
+    made.update(0)
+    return made.part()
 
 
 def pipeline_part(name: str) -> Part:
     """Two resident shards on two devices, boundaries and targets sent between them."""
-    of = task(name, 2, 2, "device", 4)
-    buffers = resident_buffers(of, 0, 0) | resident_buffers(of, 1, 1)
-    enters, leaves = zip(*(resident_copies(name, k, k) for k in range(2)), strict=True)
-    rounds: list[Op] = []
+    made = Maker(name, 2, "device")
+    for made.device in range(2):
+        made.stay(made.device)
     for m in range(2):
-        for d in range(2):
-            buffers[f"{name}.batch{d}.{m}"] = str(d), BATCH
-            buffers[f"{name}.x{d}.{m}"] = str(d), IN
-        batch, x = (
-            [f"{name}.batch{d}.{m}" for d in range(2)],
-            [f"{name}.x{d}.{m}" for d in range(2)],
-        )
-        load, send = f"{name}.batch.P{m}", f"{name}.batch.X{m}"
-        rounds.append(op(load, "0.h2d", {}, {"batch": batch[0]}, f"{name}.s0.B{m}@-1"))
-        rounds.append(copy(send, "0.p2p", "batch", batch[0], batch[1], load))
-        param = {"param": f"{name}.param0"}
-        rounds.append(
-            op(f"{name}.s0.F{m}", "0.compute", {**param, "batch": batch[0]}, {"y": x[0]}, load)
-        )
-        there, back = f"{name}.x1.X{m}", f"{name}.dx1.X{m}"
-        rounds.append(copy(there, "0.p2p", "x", x[0], x[1], f"{name}.s0.F{m}"))
-        grads = [{"grad": f"{name}.grad{k}"} for k in range(2)]
-        add = grads if m else [{}, {}]
-        reads = {"param": f"{name}.param1", "x": x[1], "batch": batch[1], **add[1]}
-        writes = {**grads[1], "dx": x[1]}
-        rounds.append(op(f"{name}.s1.B{m}", "1.compute", reads, writes, there, send))
-        rounds.append(copy(back, "1.p2p", "dx", x[1], x[0], f"{name}.s1.B{m}"))
-    for m in range(2):
-        grad = {"grad": f"{name}.grad0"}
-        reads = {"param": f"{name}.param0", "batch": f"{name}.batch0.{m}", "dy": f"{name}.x0.{m}"}
-        reads |= grad if m else {}
-        rounds.append(op(f"{name}.s0.B{m}", "0.compute", reads, grad, f"{name}.dx1.X{m}"))
-    rounds += [update(name, 0, 0), update(name, 1, 1)]
-    return Part(of, buffers, [*enters[0], *enters[1]], rounds, [*leaves[0], *leaves[1]])
+        made.device = 0
+        made.batch(m, f"batch0.{m}")
+        made.copy(f"batch.X{m}", "batch", f"batch0.{m}", f"batch1.{m}")
+        made.use("F", 0, m, batch=f"batch0.{m}", y=f"x0.{m}")
+        made.copy(f"x1.X{m}", "x", f"x0.{m}", f"x1.{m}")
+        made.device = 1
+        made.use("B", 1, m, batch=f"batch1.{m}")
+        made.copy(f"dx1.X{m}", "dx", f"x1.{m}", f"x0.{m}")
+    made.device = 0
+    made.each("B", 0, batch="batch0.{m}", dy="x0.{m}")
+    for made.device in range(2):
+        made.update(made.device)
+    return made.part()
 
 
 def parallel_part(name: str) -> Part:
     """One shard on two devices with a microbatch each; device 0 merges, updates and sends back."""
-    of = task(name, 1, 2, "device", 4)
-    item = f"{name}.s0"
-    buffers = resident_buffers(of, 0, 0) | {
-        f"{name}.other": ("0", GRAD),
-        f"{name}.batch0": ("0", BATCH),
-        f"{name}.batch1": ("1", BATCH),
-        f"{name}.param1": ("1", of.shards[0].param_bytes),
-        f"{name}.grad1": ("1", GRAD),
-    }
-    enter, leave = resident_copies(name, 0, 0)
-    enter.append(copy(f"{item}.P2", "1.h2d", "param", f"{item}.param", f"{name}.param1"))
-    rounds = []
-    for d in range(2):
-        load = f"{name}.batch.P{d}"
-        rounds.append(op(load, f"{d}.h2d", {}, {"batch": f"{name}.batch{d}"}, f"{item}.B{d}@-1"))
-        reads = {"param": f"{name}.param{d}", "batch": f"{name}.batch{d}"}
-        fresh = [f"{item}.X1@-1"] if d else []
-        writes = {"grad": f"{name}.grad{d}"}
-        rounds.append(op(f"{item}.B{d}", f"{d}.compute", reads, writes, load, *fresh))
-    grad, other = f"{name}.grad0", f"{name}.other"
-    rounds.append(copy(f"{item}.X0", "1.p2p", "grad", f"{name}.grad1", other, f"{item}.B1"))
-    merge = {"grad": grad, "other": other}
-    rounds.append(op(f"{item}.R0", "0.compute", merge, {"grad": grad}, f"{item}.X0"))
-    rounds.append(update(name, 0, 0))
-    own, there = f"{name}.param0", f"{name}.param1"
-    rounds.append(copy(f"{item}.X1", "0.p2p", "param", own, there, f"{item}.U0"))
-    return Part(of, buffers, enter, rounds, leave)
+    made = Maker(name, 1, "device")
+    made.stay(0)
+    for made.device in range(2):
+        made.replica()
+    made.enter.append(made.op("s0.P2", "1.h2d", {"param": "s0.param"}, {"param": "param1"}))
+    made.copy("s0.X0", "grad", "grad1", "other")
+    made.device = 0
+    made.add("s0.R0", "0.compute", {"grad": "grad0", "other": "other"}, {"grad": "grad0"})
+    made.update(0)
+    made.copy("s0.X1", "param", "param0", "param1")
+    return made.part()
+
+
+def summed_part(name: str) -> Part:
+    """One shard on two devices with a microbatch each; the host adds gradients and updates."""
+    made = Maker(name, 1, "host")
+    for made.device in range(2):
+        d = made.device
+        made.load(0, d, f"param{d}")
+        made.replica()
+        made.copy(f"s0.S{d}", "grad", f"grad{d}", "s0.grad" + ".1" * d)
+    total: Roles = {"grad": "s0.grad"}
+    made.add("s0.R0", "host.0", {**total, "other": "s0.grad.1"}, total)
+    own: Roles = {"param": "s0.param", "state": "s0.state"}
+    made.add("s0.U0", "host.0", {**own, **total}, own)
+    return made.part()
 
 
 def offloaded_part(name: str) -> Part:
     """Two resident shards; boundaries wait in the host store between forward and backward."""
-    of = task(name, 2, 2, "device", 4)
-    buffers = resident_buffers(of, 0, 0) | resident_buffers(of, 1, 0)
-    buffers |= {f"{name}.out": ("0", IN), f"{name}.in": ("0", IN)}
-    enters, leaves = zip(*(resident_copies(name, k, 0) for k in range(2)), strict=True)
-    rounds = []
+    made = Maker(name, 2, "device")
+    for k in range(2):
+        made.stay(k)
     for m in range(2):
-        buffers[f"{name}.batch.{m}"] = "0", BATCH
-        load, batch = f"{name}.batch.P{m}", {"batch": f"{name}.batch.{m}"}
-        rounds.append(op(load, "0.h2d", {}, batch, f"{name}.s0.B{m}@-1"))
-        reads = {"param": f"{name}.param0", **batch}
-        free = [f"{name}.x1.S0"] if m else []  # F0 comes after the last round's U0, after its S1
-        writes = {"y": f"{name}.out"}
-        rounds.append(op(f"{name}.s0.F{m}", "0.compute", reads, writes, load, *free))
-        spill, store = f"{name}.x1.S{m}", f"{name}.x1.{m}"
-        rounds.append(copy(spill, "0.d2h", "x", f"{name}.out", store, f"{name}.s0.F{m}"))
+        made.batch(m)
+        made.use("F", 0, m, y="out")
+        made.copy(f"x1.S{m}", "x", "out", f"x1.{m}")
     for m in range(2):
-        x, spill, fetch = f"{name}.in", f"{name}.x1.S{m}", f"{name}.x1.P{m}"
-        empty = f"{name}.s0.B{1 - m}" + "@-1" * (m == 0)
-        rounds.append(copy(fetch, "0.h2d", "x", f"{name}.x1.{m}", x, spill, empty))
-        for k in (1, 0):
-            reads = {"param": f"{name}.param{k}", "batch": f"{name}.batch.{m}"}
-            reads["x" if k else "dy"] = x
-            writes = {"grad": f"{name}.grad{k}", **({"dx": x} if k else {})}
-            reads |= {"grad": f"{name}.grad{k}"} if m else {}
-            rounds.append(op(f"{name}.s{k}.B{m}", "0.compute", reads, writes, fetch))
-    rounds += [update(name, 1, 0), update(name, 0, 0)]
-    host = {f"{name}.x1.{m}": IN for m in range(2)}
-    return Part(of, buffers, [*enters[0], *enters[1]], rounds, [*leaves[0], *leaves[1]], host)
+        made.copy(f"x1.P{m}", "x", f"x1.{m}", "in")
+        made.use("B", 1, m, x="in", dx="in")
+        made.use("B", 0, m, dy="in")
+    made.update(1)
+    made.update(0)
+    return made.part()
+
+
+def streamed_part(
+    name: str, device: int = 0, shards: int = 3, microbatches: int = 2, slots: int = 2
+) -> Part:
+    """All shards stream through slots, gradients leave through two more, the host updates."""
+    made = Maker(name, shards, "host", microbatches=microbatches, device=device)
+    made.batches()
+    for number in range(2 * shards - 1):
+        k, slot = min(number, 2 * (shards - 1) - number), f"slot{number % slots}"
+        made.load(k, int(number >= shards - 1), slot)
+        if number < shards - 1:
+            made.each("F", k, param=slot)
+        else:
+            grad = f"grad{(shards - 1 - k) % 2}"
+            made.each("B", k, param=slot, grad=grad)
+            made.on_host(k, grad)
+    return made.part()
+
+
+def packed_part(name: str) -> Part:
+    """Three shards through three slots; what the first two pack waits in the host store.
+
+    Backward finds parameters in another slot than forward. So it does the second one's input, which
+    was in the host store too: where it was there is a gradient now.
+    """
+    made = Maker(name, 3, "host", _PACKS, _PACKS)
+    made.batches()
+    for k in range(2):
+        made.load(k, 0, f"slot{k}")
+        made.each("F", k, param=f"slot{k}", saved="out{m}")
+        for m in range(2):
+            made.copy(f"a{k}.S{m}", "saved", f"out{m}", f"s{k}.a{k}.{m}")
+    for m in range(2):
+        made.copy(f"x1.S{m}", "x", f"x1.{m}", f"x1.h{m}")
+    places = [{"dy": "x1.back{m}"}, {"x": "x1.back{m}", "dx": "x1.back{m}", "dy": "x1.{m}"}]
+    for k, slot in ((2, "slot2"), (1, "slot0"), (0, "slot1")):
+        made.load(k, 1, slot)
+        for m in range(2):
+            if k == 1:
+                made.copy(f"x1.P{m}", "x", f"x1.h{m}", f"x1.back{m}")
+            if k < 2:
+                made.copy(f"a{k}.P{m}", "saved", f"s{k}.a{k}.{m}", f"in{m}")
+        own = places[k] if k < 2 else {"dx": "x1.{m}"}
+        made.each("B", k, param=slot, grad=f"grad{k % 2}", saved="in{m}", **own)
+        made.on_host(k, f"grad{k % 2}")
+    return made.part()
+
+
+def saved_part(name: str, keeps: bool = True) -> Part:
+    """Two shards with a slot each, loaded once a round; the host updates.
+
+    The first keeps its graphs, or recomputes.
+    """
+    made = Maker(name, 2, "host", _KEEPS if keeps else {})
+    made.batches()
+    for k in range(2):
+        made.load(k, 0, f"slot{k}")
+    made.each("F", 0, param="slot0")
+    for k in (1, 0):
+        made.each("B", k, param=f"slot{k}")
+        made.on_host(k)
+    return made.part(2 * SAVED * keeps)
+
+
+def parked_part(name: str) -> Part:
+    """Two resident shards; what the first packs stays on the device until its backward."""
+    made = Maker(name, 2, "device", _PACKS)
+    for k in range(2):
+        made.stay(k)
+    made.batches()
+    made.each("F", 0, saved="pack{m}")
+    made.each("B", 1)
+    made.each("B", 0, saved="pack{m}")
+    made.update(1)
+    made.update(0)
+    return made.part()
+
+
+def state_part(name: str) -> Part:
+    """Two shards with resident parameters; their state comes for the update on the device."""
+    streams: Mapping[str, object] = {"update": "device-streamed"}
+    made = Maker(name, 2, "device", {**streams, **_KEEPS}, streams)
+    for k in range(2):
+        made.stay(k, "param")
+    made.batches()
+    made.each("F", 0)
+    made.each("B", 1)
+    made.each("B", 0)
+    for k in (1, 0):
+        made.copy(f"s{k}.P1", "state", f"s{k}.state", "state")
+        made.update(k, state="state")
+        made.copy(f"s{k}.S1", "state", "state", f"s{k}.state")
+    return made.part(2 * SAVED)
+
+
+def returned_part(name: str) -> Part:
+    """Three shards; the graphs of the second stay while its slot and its input hold other things.
+
+    Forward goes microbatch by microbatch through one boundary buffer. The second and third shard
+    take turns in one slot.
+    """
+    made = Maker(name, 3, "host", {"update": "device", "resident": True}, _KEEPS)
+    made.stay(0)
+    made.batches()
+    made.load(1, 0, "slot")
+    for m in range(2):
+        made.use("F", 0, m, y="x")
+        made.use("F", 1, m, param="slot", x="x")
+        made.copy(f"x1.S{m}", "x", "x", f"x1.h{m}")
+    made.load(2, 0, "slot")
+    made.each("B", 2, param="slot")
+    made.on_host(2)
+    made.load(1, 1, "slot")
+    for m in range(2):
+        made.copy(f"x1.P{m}", "x", f"x1.h{m}", "x")
+        made.use("B", 1, m, param="slot", x="x", dx=f"x1.{m}")
+    made.on_host(1)
+    made.each("B", 0)
+    made.update(0)
+    return made.part(2 * SAVED)
+
+
+def swapped_part(name: str) -> Part:
+    """Two shards with a slot each; parameters and state come and go in every round, the device
+    updates."""
+    streams: Mapping[str, object] = {"update": "device-streamed", "resident": False}
+    made = Maker(name, 2, "device", streams, streams)
+    made.batches()
+    for k in range(2):
+        made.load(k, 0, f"slot{k}")
+        made.copy(f"s{k}.P1", "state", f"s{k}.state", f"state{k}")
+    made.each("F", 0, param="slot0")
+    made.each("B", 1, param="slot1")
+    made.each("B", 0, param="slot0")
+    for k in range(2):
+        made.update(k, param=f"slot{k}")
+        made.copy(f"s{k}.S1", "param", f"slot{k}", f"s{k}.param")
+        made.copy(f"s{k}.S2", "state", f"state{k}", f"s{k}.state")
+    return made.part()

@@ -2,8 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from threading import Lock
+from collections.abc import Callable
 
 import pytest
 
@@ -11,23 +10,14 @@ from executor.devices import Mark
 from executor.replay import launches
 from executor.replay.launches import launch_of
 from executor.replay.ops import Run, Work
-from executor.replay.settings import Settings
 from executor.replay.tickets import Launch, OnDone, Stream
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
-    """Let every op wait before it does anything, even take a lock, as long again for the same
-    seed."""
+    """Let every op wait before it does anything, as long again for the same seed."""
 
-    def paused(
-        work: Work,
-        run: Run,
-        settings: Settings,
-        stream: Stream,
-        locks: Sequence[Lock],
-        check: Callable[[], None],
-    ) -> Launch:
-        launch = launch_of(work, run, settings, stream, locks, check)
+    def paused(work: Work, run: Run, stream: Stream, check: Callable[[], None]) -> Launch:
+        launch = launch_of(work, run, stream, check)
         draw = random.Random(f"{seed} {work.op.id}")
 
         def later(round_index: int) -> tuple[Mark, Mark, OnDone | None]:

@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec import structs
 from support import synthetic
-from support.lone import alone
+from support.apart import alone
 
 from planner.errors import Infeasible
 from planner.inputs import Layout
@@ -19,12 +19,12 @@ from planner.orders import (
     Pipeline,
     Places,
     Rows,
-    backwards_first,
     ranked_schedule,
+    ranking_of,
     share,
 )
 from planner.pipelines.modes import Choices
-from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points, layer_graph, untied
+from planner.shards import Links, Mode, ShardCost, TaskCosts, cut_points
 from plans.schema import Plan, Program
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task
@@ -107,7 +107,7 @@ def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     layers, microbatches, each = rng.randint(1, 8), rng.choice([1, 2, 3, 4, 6]), rng.choice([1, 2])
     task = _task(rng, layers, microbatches * each)
     costs = TaskCosts(task, rng.choice(task.batches).microbatch, apart=bool(task.ties))
-    inner = cut_points(layer_graph(untied(task)))[1:-1]
+    inner = cut_points(task, apart=True)[1:-1]
     cuts = (0, *sorted(rng.sample(inner, rng.randint(0, len(inner)))), layers)
     shards = [costs.shard(*pair) for pair in pairwise(cuts)]
     halves = separable(shards) if rng.random() < 0.6 else frozenset[int]()
@@ -165,7 +165,7 @@ def _order(
         tuple(rng.choices(own, k=microbatches) if rng.random() < 0.5 else share(microbatches, own))
         for own in places
     )
-    return ranked_schedule(pipeline, rows, backwards_first(pipeline, split=bool(halves)))[1]
+    return ranked_schedule(pipeline, rows, ranking_of(pipeline, split=bool(halves)))[1]
 
 
 def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:

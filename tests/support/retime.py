@@ -1,14 +1,61 @@
-"""Honest times for any plan: everything starts as soon as what it waits for ends."""
+"""Plans around ops, and honest times for any plan: everything starts as soon as what it waits for
+ends."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError
 
 from msgspec.structs import replace
 
 from plans.checker.order import Phase
 from plans.order import Run, laid_out
-from plans.prediction import Bound
-from plans.schema import Op, Plan, Program, RoundKind
+from plans.prediction import Bound, Prediction, Solver
+from plans.schema import (
+    Buffer,
+    Device,
+    Host,
+    Memory,
+    Op,
+    Plan,
+    Program,
+    RoundKind,
+    Segment,
+    Task,
+)
+
+
+def untimed(
+    name: str,
+    tasks: Iterable[str],
+    memory: Iterable[Memory],
+    *phases: Iterable[Op],
+    buffers: Iterable[Buffer] = (),
+) -> Program:
+    """A program that has no times yet, of what it does to enter, in a round and to leave."""
+    enter, rounds, leave = map(tuple, phases)
+    sizes = tuple(memory)
+    own = tuple(tasks)
+    return Program(name, sizes, own, 0, 0, 0, 0, tuple(buffers), enter, rounds, leave)
+
+
+def around(
+    tasks: Iterable[Task],
+    programs: Iterable[Program],
+    runs: Iterable[tuple[str, tuple[int, ...], int]],
+    device: Device,
+) -> Plan:
+    """A plan without times, on devices like this; `runs` are the segments as (program, devices,
+    rounds)."""
+    segments = tuple(Segment(name, devices, rounds, 0, 0) for name, devices, rounds in runs)
+    return Plan(
+        inputs={"profile": "1" * 64},
+        devices=(device,) * (1 + max(d for s in segments for d in s.devices)),
+        host=Host(1 << 30, ()),
+        tasks=tuple(tasks),
+        programs=tuple(programs),
+        segments=segments,
+        prediction=Prediction(0, ()),
+        solver=Solver("gantry", 0, "complete", 1),
+    )
 
 
 def retimed(plan: Plan) -> Plan:

@@ -6,11 +6,10 @@ They have no parameters to move and no state, so the checker would refuse them.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from support.retime import retimed
+from support.retime import around, retimed, untimed
 
 from planner.orders import NAMED, Cost, Pass, Pipeline
-from plans.prediction import Prediction, Solver
-from plans.schema import Buffer, Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
+from plans.schema import Buffer, Device, Memory, Op, Plan, Shard, Task
 from profiles.schema import Workload
 
 MIB = 1 << 20
@@ -55,36 +54,13 @@ def plan(
         batch_bytes=1024,
         shards=shards,
     )
-    program = _program(ops, sum(counts))
-    made = Plan(
-        inputs={"profile": "b" * 64},
-        devices=(Device("box", "cpu", 16 * MIB, 1),) * program.devices,
-        host=Host(1 << 30, ()),
-        tasks=(task,),
-        programs=(program,),
-        segments=(Segment("a", tuple(range(program.devices)), rounds, 0, 0),),
-        prediction=Prediction(0, ()),
-        solver=Solver("gantry", 0, "complete", 1),
-    )
-    return retimed(made)
-
-
-def _program(ops: Sequence[Op], devices: int) -> Program:
-    """A program of a round with these ops; the first device needs most memory."""
     names = dict.fromkeys(name for op in ops for name in op.writes.values())
-    return Program(
-        name="a",
-        memory=tuple(Memory((9 - 8 * d // devices) * MIB, MIB) for d in range(devices)),
-        tasks=("a",),
-        enter_us=0,
-        period_us=0,
-        round_us=0,
-        leave_us=0,
-        buffers=tuple(Buffer(name, name.rpartition("@")[2], 0, MIB) for name in names),
-        enter=(),
-        round=tuple(ops),
-        leave=(),
-    )
+    buffers = (Buffer(name, name.rpartition("@")[2], 0, MIB) for name in names)
+    count = sum(counts)  # the first device needs most memory
+    memory = (Memory((9 - 8 * device // count) * MIB, MIB) for device in range(count))
+    program = untimed("a", "a", memory, (), ops, (), buffers=buffers)
+    runs = [("a", tuple(range(count)), rounds)]
+    return retimed(around([task], [program], runs, Device("box", "cpu", 16 * MIB, 1)))
 
 
 def _op(name: str, stream: str, after: Sequence[str] = (), **writes: str) -> Op:

@@ -14,9 +14,8 @@ from msgspec import structs
 
 from planner.inputs.problem import Kind, Problem
 from planner.lowering import host_bytes as host
-from planner.lowering.round import Round
-from planner.lowering.turns import sweep
-from planner.lowering.walk import Walk
+from planner.lowering.round import DeviceRound
+from planner.lowering.walk import walked
 from planner.rounds.slab import bytes_alive
 from planner.shards.costs import TaskCosts, sizes
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
@@ -162,9 +161,14 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
 def some_choice(case: Small, rng: random.Random) -> Strategy:
     """One of all strategies of the case, a good or a bad one; microbatches packed may queue."""
     costs = rng.choice(sizes(case.task))
-    count, modes = len(costs.layers), WHOLE.modes(case.links)
-    cuts = (0, *sorted(rng.sample(range(1, count), rng.randint(0, count - 1))), count)
-    last = len(cuts) - 2
+    return drawn(costs, range(len(costs.layers) + 1), case.links, rng)
+
+
+def drawn(costs: TaskCosts, points: Sequence[int], links: Links, rng: random.Random) -> Strategy:
+    """Cuts at some of these points, any mode that each shard may have, any block."""
+    _, *inner, end = points
+    cuts = (0, *sorted(rng.sample(inner, rng.randint(0, len(inner)))), end)
+    last, modes = len(cuts) - 2, WHOLE.modes(links)
     block = rng.randint(0, last) if costs.microbatches > 1 else last
     chosen = tuple(
         rng.choice([mode for mode in modes if possible(costs.shard(*piece), mode, place)])
@@ -175,18 +179,16 @@ def some_choice(case: Small, rng: random.Random) -> Strategy:
     return Strategy(costs, cuts, chosen, block, depth)
 
 
-def fitted(strategy: Strategy, links: Links, device_bytes: int) -> Round | None:
+def fitted(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
     """The strategy laid out, or None when it takes more than there is."""
-    room = device_bytes - strategy.reserve_bytes
-    made = Round(strategy, links, room)
-    return made if room >= 0 and made.slab.bytes <= room else None
+    made = DeviceRound(strategy, links, device_bytes)
+    return made if made.device_bytes <= device_bytes else None
 
 
 def least_bytes(strategy: Strategy) -> int:
     """No less memory would do: what is alive at once, beside the reserve."""
-    walk = Walk(strategy, sweep(strategy))
-    lives = ((value.bytes, value.first, value.last) for value in walk.values[0])
-    return strategy.reserve_bytes + max(bytes_alive(lives, walk.lives.count[0]))
+    walk = walked(strategy)
+    return strategy.reserve_bytes + max(bytes_alive(walk.values[0], walk.lives.count[0]))
 
 
 class Loads:
@@ -221,7 +223,7 @@ class Loads:
     def _learn(self, strategy: Strategy, keys: Sequence[object]) -> None:
         """From the round's ops by shard; those of no shard load the batch."""
         added: dict[object, dict[str, int]] = {}
-        for item in Round(strategy, self.links, 0).entries:
+        for item in DeviceRound(strategy, self.links).entries:
             name, stream = item.name, str(item.stream)
             if name.item == "norm":
                 continue
@@ -233,14 +235,14 @@ class Loads:
 
 def shortest(
     task: Task, links: Links, device_bytes: int, palette: Palette = WHOLE, below: int | None = None
-) -> Round | None:
+) -> DeviceRound | None:
     """The round of the shortest period of all that fit; None when none is `below` so many µs."""
     loads = Loads(links)
     strategies = [
         (loads.us(strategy), number, strategy)
         for number, strategy in enumerate(every_choice(task, links, palette))
     ]
-    best: Round | None = None
+    best: DeviceRound | None = None
     for load, _, strategy in sorted(strategies, key=lambda item: item[:2]):
         if below is not None and load >= below:
             break

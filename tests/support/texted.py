@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from support.fit import fit
-from support.handmade import PLANS, solo
+from support.handmade import NOTED, PLANS, solo
 from support.kinded import shorter
-from support.noted import NOTED
+from support.parts import streamed_part
 from support.plain import Loop
 from support.retime import retimed
-from support.streaming import streamed_part
 from torch import Tensor, nn
 from torch.optim import AdamW
 

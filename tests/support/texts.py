@@ -1,12 +1,17 @@
 """Made-up tasks with lengths, whose times and bytes are those of formulas."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from support.synthetic import time_us
 
+import plans
+from planner import Problem, build
+from plans.schema import Plan
 from profiles import lengths as files
 from profiles.codec import align, sha256
-from profiles.curves import curves_of
 from profiles.schema import BatchCost, Layer, LayerCost, Task, Workload
 
 SIZES = (256, 512, 1024, 4096)
@@ -66,7 +71,6 @@ def text_task(
         update_device=time_us(100),
         update_host=time_us(200),
         costs=costs,
-        curves=curves_of(costs),
     )
     return Task(
         name=name,
@@ -78,3 +82,12 @@ def text_task(
         lengths=files.describe(np.asarray(lengths)),
         layers=(layer,) * layers,
     )
+
+
+def built(problem: Problem, folder: Path, **options: Any) -> Plan:
+    """Its plan, saved as plan.json, proven with its tables and the lengths of all samples."""
+    output = folder / "plan.json"
+    plan = build(problem, profile_sha256="0" * 64, output=output, **options)
+    plans.save(output, plan)
+    plans.prove_tables(plan, output, problem.lengths)
+    return plan

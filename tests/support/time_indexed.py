@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, count
 
 from planner.inputs.problem import Effort
-from planner.lp.solver import minimise, solve, total
+from planner.lp.solver import Status, minimise, solve, total
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Assignment, Job, Run, makespan
 
@@ -91,7 +91,7 @@ def _fits(ways: Sequence[Sequence[Job]], devices: Sequence[int], end: int) -> bo
     for (kind, _), runs in at.items():
         if runs:
             model += total(runs) <= list(devices).count(kind)
-    return solve(model, seconds=60, seed=0).found
+    return solve(model, seconds=60, seed=0) is Status.FOUND
 
 
 def _spans(run: Run, end: int) -> Iterator[tuple[int, int]]:

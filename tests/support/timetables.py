@@ -1,39 +1,25 @@
 """Small timetables written by hand for pictures, traces and reports, and logs that follow them.
 
-They have the shape of real plans (streamed shards, several tasks, overlapping rounds) and times in
-stream order, but carry no buffers: nothing here is meant to be run or proven.
+They have the shape of real plans (streamed shards, several tasks, overlapping rounds) but carry no
+buffers: nothing here is meant to be run or proven.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 
 from msgspec.structs import replace
+from support.retime import around, retimed, untimed
 
 from plans import timing
-from plans.prediction import Bound, Prediction, Solver
+from plans.prediction import Bound, Prediction
 from plans.runlog import End, Header, OpRecord, RunLog, StepRecord
-from plans.schema import Device, Host, Memory, Op, Plan, Program, Segment, Shard, Task
+from plans.schema import Device, Memory, Op, Plan, Program, Shard, Task
 from profiles.schema import Emulation, Workload
 
 PLAN_SHA256 = "a" * 64
 MIB = 1 << 20
+MEMORY = (Memory(3 * MIB, 2 * MIB),)
 _US = {"P": 900, "F": 400, "B": 1000, "S": 700, "U": 500}
-
-
-@dataclass
-class _Clock:
-    """Gives ops the earliest start that their stream and their `after` edges allow."""
-
-    free: dict[str, int] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
-    ops: list[Op] = field(default_factory=list)
-
-    def add(self, op_id: str, stream: str, us: int, after: Iterable[str]) -> None:
-        edges = tuple(after)
-        start = max([self.free.get(stream, 0), *(self.ends.get(name, 0) for name in edges)])
-        self.free[stream] = self.ends[op_id] = start + us
-        self.ops.append(Op(op_id, stream, start, start + us, edges))
 
 
 def task(name: str, shards: int, microbatches: int, steps: int) -> Task:
@@ -73,43 +59,13 @@ def _sweep(of: Task) -> list[tuple[str, str, int, tuple[str, ...]]]:
 
 
 def program(name: str, tasks: Sequence[Task]) -> Program:
-    """One round of all `tasks` on one device, interleaved, as early as the streams allow."""
-    clock = _Clock()
-    enter = Op(f"{tasks[0].name}.s0.P1000", "0.h2d", 0, 600)
-    leave = Op(f"{tasks[0].name}.s0.S1000", "0.d2h", 0, 600)
-    for row in chain.from_iterable(zip_longest(*map(_sweep, tasks))):
-        if row is not None:
-            clock.add(*row)
-    starts = {op.id: op.start_us for op in clock.ops}
-    spans = [
-        max(op.end_us for op in clock.ops if op.stream == s)
-        - min(op.start_us for op in clock.ops if op.stream == s)
-        for s in clock.free
-    ]
-    carried = [
-        clock.ends[edge[:-3]] - starts[op.id]
-        for op in clock.ops
-        for edge in op.after
-        if edge.endswith("@-1")
-    ]
-    return Program(
-        name=name,
-        memory=(Memory(3 * MIB, 2 * MIB),),
-        tasks=tuple(one.name for one in tasks),
-        enter_us=600,
-        period_us=max(spans + carried),
-        round_us=max(clock.ends.values()),
-        leave_us=600,
-        buffers=(),
-        enter=(enter,),
-        round=tuple(clock.ops),
-        leave=(leave,),
-    )
-
-
-def _segment(of: Program, device: int, rounds: int, start: int) -> Segment:
-    end = start + timing.duration_us(of, rounds)
-    return Segment(of.name, (device,), rounds, start, end)
+    """One round of all `tasks` on one device, interleaved."""
+    first = tasks[0].name
+    rows = (row for row in chain.from_iterable(zip_longest(*map(_sweep, tasks))) if row)
+    rounds = (Op(name, stream, 0, us, after) for name, stream, us, after in rows)
+    enter = Op(f"{first}.s0.P1000", "0.h2d", 0, 600)
+    leave = Op(f"{first}.s0.S1000", "0.d2h", 0, 600)
+    return untimed(name, (one.name for one in tasks), MEMORY, [enter], rounds, [leave])
 
 
 def plan(
@@ -118,51 +74,36 @@ def plan(
     """Tasks a and b share device 0, then c runs there; d has device 1 for itself."""
     shapes = {"a": shards, "b": shards, "c": shards + 1, "d": shards + 2}
     tasks = {n: task(n, k, microbatches, rounds) for n, k in shapes.items()}
-    ab = program("ab", [tasks["a"], tasks["b"]])
-    c, d = program("c", [tasks["c"]]), program("d", [tasks["d"]])
-    first = _segment(ab, 0, rounds, 0)
-    segments = (first, _segment(d, 1, rounds, 0), _segment(c, 0, rounds, first.end_us))
-    return assemble(tuple(tasks.values()), (ab, c, d), segments, emulated=emulated)
+    programs = [program(name, [tasks[n] for n in name]) for name in ("ab", "c", "d")]
+    runs = [("ab", (0,), rounds), ("d", (1,), rounds), ("c", (0,), rounds)]
+    return assemble(tasks.values(), programs, runs, emulated=emulated)
 
 
 def tiny() -> Plan:
     """Four ops: prefetch, backward, spill and update of one shard, one round."""
-    one = task("a", 1, 1, 1)
     ops = (
         Op("a.s0.P0", "0.h2d", 0, 40),
-        Op("a.s0.B0", "0.compute", 40, 140, ("a.s0.P0",)),
-        Op("a.s0.S0", "0.d2h", 140, 170, ("a.s0.B0",)),
-        Op("a.s0.U0", "host.0", 170, 200, ("a.s0.S0",)),
+        Op("a.s0.B0", "0.compute", 0, 100, ("a.s0.P0",)),
+        Op("a.s0.S0", "0.d2h", 0, 30, ("a.s0.B0",)),
+        Op("a.s0.U0", "host.0", 0, 30, ("a.s0.S0",)),
     )
-    body = Program("a", (Memory(3 * MIB, 2 * MIB),), ("a",), 0, 200, 200, 0, (), (), ops, ())
-    return assemble((one,), (body,), (Segment("a", (0,), 1, 0, 200),))
+    body = untimed("a", "a", MEMORY, (), ops, ())
+    return assemble([task("a", 1, 1, 1)], [body], [("a", (0,), 1)])
 
 
 def assemble(
-    tasks: tuple[Task, ...],
-    programs: tuple[Program, ...],
-    segments: tuple[Segment, ...],
+    tasks: Iterable[Task],
+    programs: Iterable[Program],
+    runs: Iterable[tuple[str, tuple[int, ...], int]],
     *,
     emulated: bool = False,
 ) -> Plan:
-    """A plan around `segments`, with predictions that follow from its timeline."""
-    count = 1 + max(number for segment in segments for number in segment.devices)
+    """A timed plan whose segments are (program, devices, rounds), with two bounds."""
     emulation = Emulation(10**9, 10**9, 10) if emulated else None
-    device = Device("box", "cpu", 8 * MIB, 1, emulation)
-    body = Plan(
-        inputs={"profile": "b" * 64},
-        devices=(device,) * count,
-        host=Host(1 << 30, ()),
-        tasks=tasks,
-        programs=programs,
-        segments=segments,
-        prediction=Prediction(0, ()),
-        solver=Solver("gantry", 0, "complete", 1),
-    )
-    makespan = max(segment.end_us for segment in segments)
+    made = retimed(around(tasks, programs, runs, Device("box", "cpu", 8 * MIB, 1, emulation)))
+    makespan = made.prediction.makespan_us
     bounds = Bound("compute", makespan // 2), Bound("link", makespan * 9 // 10)
-    prediction = Prediction(makespan, bounds)
-    return replace(body, prediction=prediction)
+    return replace(made, prediction=Prediction(makespan, bounds))
 
 
 def log(of: Plan, *, percent: int = 110) -> RunLog:
@@ -184,7 +125,7 @@ def log(of: Plan, *, percent: int = 110) -> RunLog:
             plan_sha256=PLAN_SHA256,
             started="2025-01-01T00:00:00+00:00",
             devices=tuple(device.name for device in of.devices),
-            emulated=any(device.emulation for device in of.devices),
+            microbatch={task.name: task.microbatch for task in of.tasks},
         ),
         ops=ops,
         steps=steps,

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plans.samples import open_table, table_path
 from plans.schema import Op, Plan, RoundKind, Segment, Shard, Task
+from profiles.curves import curves_of
 from profiles.schema import Layer, Profile
 
 Load = tuple[int, int]  # tokens of a microbatch, and the sum of the squares of its sequences'
@@ -135,7 +136,7 @@ def _parts(shard: Shard, kind: str) -> _Parts:
 
 
 def _curve_us(layer: Layer, what: str, load: Load) -> Fraction:
-    (curve,) = (one for one in layer.curves if one.op == what)
+    (curve,) = (one for one in curves_of(layer.costs) if one.op == what)
     tokens, squares = load
     whole = curve.square_fs * squares + 1000 * curve.linear_ps * tokens + 10**6 * curve.fixed_ns
     return Fraction(whole, 10**9)

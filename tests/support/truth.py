@@ -3,13 +3,13 @@
 import random
 from collections.abc import Callable
 
-from msgspec.structs import replace
-from support import synthetic
+from msgspec.structs import asdict, replace
+from support import synthetic, timetables
 from support.retime import retimed
 
 from plans import timing
 from plans.checker.capacity import value_bytes
-from plans.runlog import End, Header, OpRecord, RunLog
+from plans.runlog import RunLog
 from plans.schema import Op, Plan, Shard
 from profiles.schema import Device, Layer, LayerCost, Link, Profile, Rate, Time
 
@@ -30,21 +30,12 @@ def wronged(
 
     def layer(index: int, of: Layer) -> Layer:
         by = compute(index)
-        costs = tuple(
-            replace(
-                cost,
-                forward=_times(cost.forward, by),
-                recompute_backward=_times(cost.recompute_backward, by),
-                backward=_times(cost.backward, by),
-                pack_backward=cost.pack_backward and _times(cost.pack_backward, by),
-                unpack_backward=cost.unpack_backward and _times(cost.unpack_backward, by),
-                backward_input=cost.backward_input and _times(cost.backward_input, by),
-                backward_weight=cost.backward_weight and _times(cost.backward_weight, by),
-            )
-            for cost in of.costs
-        )
+        costs = []
+        for cost in of.costs:
+            times = {name: us for name, us in asdict(cost).items() if isinstance(us, Time)}
+            costs.append(replace(cost, **{name: _times(us, by) for name, us in times.items()}))
         device, host = _times(of.update_device, update), _times(of.update_host, update)
-        return replace(of, costs=costs, update_device=device, update_host=host)
+        return replace(of, costs=tuple(costs), update_device=device, update_host=host)
 
     def rate(of: Rate) -> Rate:
         return Rate(round(of.bytes_per_s * link), of.latency_us)
@@ -122,16 +113,10 @@ def log_of(run: Plan, plan_sha256: str, *, noise: float = 0.0) -> RunLog:
     """The log of a run that went as `run` says, every duration off by up to `noise`;
     compute of the first round took twice as long under the memory meter."""
     rng = random.Random(1)
-    ops = []
-    for one in timing.timeline(run):
+    log, ops = timetables.log(run, percent=100), []
+    for one, record in zip(timing.timeline(run), log.ops, strict=True):
         slow = one.round == 0 and one.stream.endswith("compute")
         us = (one.end_us - one.start_us) * (1 + slow) * (1 + rng.uniform(-noise, noise))
-        end = one.start_us + round(us)
-        ops.append(OpRecord(one.segment, one.op.id, one.round, one.start_us, end, slow))
-    devices = tuple(device.name for device in run.devices)
-    return RunLog(
-        header=Header(plan_sha256=plan_sha256, started="2025", devices=devices, emulated=True),
-        ops=tuple(ops),
-        steps=(),
-        end=End(status="ok", actual_us=run.prediction.makespan_us, peak_bytes=(), host_bytes=0),
-    )
+        ops.append(replace(record, end_us=one.start_us + round(us), metered=slow))
+    header = replace(log.header, plan_sha256=plan_sha256)
+    return replace(log, header=header, ops=tuple(ops), steps=())

@@ -195,8 +195,11 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation() -> None:
     with pytest.raises(InterruptedRun, match=r"^interrupted by SIGTERM; the same command goes on"):
         run(plan, [judged, long()[1]], Options(folder=Path("cut")))
     assert vals("cut") == {}
-    rule = ("--stop", "plain:loss>0@1", "--stop", "judged:val_loss>0@4")
-    succeeded(executor_cli("run", "plan.json", "-o", "had", *rule))
+
+    def stop(task: str, step: int, loss: float | None, val_loss: float | None) -> str:
+        return "enough" if task == "plain" or (val_loss is not None and step >= 4) else ""
+
+    run(plan, long(), Options(folder=Path("had"), stop=stop))
     assert sorted(vals("had")) == [2, 4]
     shutil.copytree("had", "lost")
     lines = Path("had", runlog.LOG).read_bytes().splitlines(keepends=True)
@@ -216,9 +219,22 @@ def test_going_on_neither_repeats_nor_loses_an_evaluation() -> None:
 
 def test_a_rule_about_evaluations_frees_the_device() -> None:
     """It looks at the latest evaluation, also where a segment ends between two."""
-    built("long", "--segment-steps", "1")
-    for rule, last in (("val_loss>0@2", 2), ("judged:val_loss>0@5", 5), ("val_loss<0@2", 9)):
-        succeeded(executor_cli("run", "plan.json", "-o", "x", "--overwrite", "--stop", rule))
+    plan = built("long", "--segment-steps", "1")
+    for most, least, last in ((0, 2, 2), (0, 5, 5), (99, 2, 9)):
+        rule = f"val_loss above {most} at step {least}"
+
+        def stop(
+            task: str,
+            step: int,
+            loss: float | None,
+            val_loss: float | None,
+            most: int = most,
+            least: int = least,
+            rule: str = rule,
+        ) -> str:
+            return rule if val_loss is not None and step >= least and val_loss > most else ""
+
+        run(plan, long(), Options(folder=Path("x"), overwrite=True, stop=stop))
         log = runlog.load("x")
         stops = {stop.task: (stop.step, stop.rule) for stop in log.stops}
         assert stops == ({"judged": (last, rule)} if last < 9 else {})
@@ -227,7 +243,6 @@ def test_a_rule_about_evaluations_frees_the_device() -> None:
         }
         assert steps == {"judged": [*range(last)], "plain": [*range(9)]}
         assert sorted(vals("x")) == [*range(EVERY, last + 1, EVERY)]
-    refused(executor_cli("run", "plan.json", "--stop", "plain:val_loss>1@1"), 2, "evaluate task")
     answer = succeeded(executor_cli("run", "plan.json", "-o", "x", "--overwrite", "--json"))
     told = {task["task"]: task["val_losses"] for task in json.loads(answer.out)["tasks"]}
     assert told["judged"] == [{"step": s, "loss": loss} for s, loss in vals("x").items()]

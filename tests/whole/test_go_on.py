@@ -21,6 +21,8 @@ from support.same import assert_saved, step_in
 from torch import Tensor
 
 import plans
+from executor import run
+from executor.driver import Options
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 
@@ -113,21 +115,6 @@ def test_a_task_keeps_its_microbatch() -> None:
     assert header.microbatch == {t.name: t.microbatch for t in rest}
 
 
-def test_a_log_that_does_not_say_the_microbatch() -> None:
-    """An older log is no reason to change it silently: the size has to be given."""
-    profile(f"{__file__}:short", "short.json")
-    profile(f"{__file__}:long", "long.json")
-    succeeded(planner_cli("build", "short.json", "-o", "first.json", "--microbatch", 2))
-    succeeded(executor_cli("run", "first.json", "-o", "x"))
-    told = Path("x", runlog.LOG).read_text()
-    size = '"microbatch":{"kept":2,"rough":2,"ended":2},'
-    assert size in told
-    Path("x", runlog.LOG).write_text(told.replace(size, ""))
-    build = ("build", "long.json", "--from", "x", "-o", "rest.json")
-    refused(planner_cli(*build), 2, "does not say which microbatches task kept had")
-    succeeded(planner_cli(*build, "--microbatch", 2))
-
-
 def slow() -> list[Task]:
     def late(step: int) -> tuple[Tensor, Tensor]:
         time.sleep(0.02)
@@ -185,18 +172,28 @@ def _past(folder: str, step: int) -> bool:
     return log.exists() and any(line.step >= step for line in runlog.load(log).checkpoints)
 
 
+def stopped(name: str, tasks: list[Task], task: str, steps: int) -> None:
+    """Run the plan of this name in folder x, which ends this task where it has so many steps."""
+
+    def stop(one: str, step: int, *_: float | None) -> str:
+        return "enough" if one == task and step >= steps else ""
+
+    plan, own = plans.load(f"{name}.json"), {task.name: task for task in tasks}
+    run(plan, [own[planned.name] for planned in plan.tasks], Options(folder=Path("x"), stop=stop))
+
+
 def test_what_a_rule_ended_is_not_planned_again() -> None:
     """Nor what is done, whichever of a folder's logs has it; when nothing is left, that is said."""
     profile(f"{__file__}:short", "short.json")
     succeeded(planner_cli("build", "short.json", "-o", "first.json"))
-    succeeded(executor_cli("run", "first.json", "-o", "x", "--stop", "ended:loss>0@1"))
+    stopped("first", short(), "ended", 1)
     done = planner_cli("build", "short.json", "--from", "x", "-o", "rest.json")
     refused(done, 2, "x: every task of the profile is done")
     profile(f"{__file__}:long", "long.json")
     build = ("build", "long.json", "-o", "rest.json", "--segment-steps", 2)
     succeeded(planner_cli(*build, "--from", "x"))
     assert {task.name for task in plans.load("rest.json").tasks} == {"kept", "rough"}
-    succeeded(executor_cli("run", "rest.json", "-o", "x", "--stop", "kept:loss>0@5"))
+    stopped("rest", long(), "kept", 5)
     refused(planner_cli(*build, "--from", "x"), 2, "x: every task of the profile is done")
 
 

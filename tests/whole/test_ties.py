@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 import torch
 from msgspec import structs
 from support import apart, quick, tied
-from support.halves import halved
 from support.plain import Plain, train
 from support.quick import built, least
+from support.rewrites import halved
 from support.same import assert_same
 from support.slabs import bound
 

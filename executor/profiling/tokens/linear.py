@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from executor.errors import WorkloadError
 from profiles.codec import ALIGNMENT
-from profiles.curves import FEWEST, IN_PROPORTION, NO_FASTER, us
+from profiles.curves import FEWEST, IN_PROPORTION, NO_FASTER, curves_of, us
 from profiles.schema import Layer, LayerCost
 
 _SLACK = 1.01  # kernels choose their scratch by size
@@ -49,7 +49,11 @@ def check_linear(where: str, costs: Sequence[LayerCost]) -> None:
 def bad_fits(layers: Sequence[Layer]) -> str:
     """The number of curves that are far from what was measured, and the worst of them, in words;
     nothing where all are near."""
-    off = [(curve.off_ppm, n, curve.op) for n, one in enumerate(layers) for curve in one.curves]
+    off = [
+        (curve.off_ppm, n, curve.op)
+        for n, one in enumerate(layers)
+        for curve in curves_of(one.costs)
+    ]
     bad = [one for one in off if one[0] > _BAD_PPM]
     if not bad:
         return ""
@@ -71,7 +75,7 @@ def off(layers: Sequence[Layer]) -> float:
         fitted = sum(
             us(curve, tokens, tokens**2)
             for one in layers
-            for curve in one.curves
+            for curve in curves_of(one.costs)
             if curve.op in ops
         )
         worst = max(worst, abs(fitted - measured) / max(1, measured))

@@ -44,7 +44,7 @@ def following(
     """One line per op and role of a kind that does not find what it should after another.
 
     For each kind its view and its phases; each is sound by itself."""
-    start = Run(views[0], [phase for own in parts for phase in own])
+    start = Run(views[0])
     start.phase(parts[0][0], parts[0][0].order)
     rounds = [_first(own[1]) for own in parts]
     for one in sorted({earlier for earlier, _ in after}):

@@ -70,10 +70,15 @@ def _judged(plan: Plan, task: Task) -> Iterator[str]:
         )
 
 
-def kinds_shape(program: Program, tasks: dict[str, Task]) -> Iterator[str]:
-    """The kinds of rounds of a program and their tokens are possible for its task, and not too many
-    to prove."""
-    measured = [tasks[name] for name in program.tasks if tasks[name].lengths]
+def kinds_shape(plan: Plan) -> Iterator[str]:
+    """The kinds of rounds of programs and their tokens are possible for their tasks, and not too
+    many to prove."""
+    for program in plan.programs:
+        yield from _kinds(program, [plan.task(name) for name in program.tasks])
+
+
+def _kinds(program: Program, tasks: list[Task]) -> Iterator[str]:
+    measured = [task for task in tasks if task.lengths]
     where = f"{program.name}:"
     if not measured:
         if program.tokens or program.kinds:

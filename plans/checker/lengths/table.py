@@ -8,7 +8,6 @@ Tables are looked at some rows at a time; they may be larger than memory.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from plans.samples import open_order, open_table, table_path
 from plans.schema import Plan, Task
 from plans.timing import kinds_of
 from profiles.codec import file_sha256, sha256
-from profiles.findings import MOST
 from profiles.lengths import held_out, of_step
 
 _AT_ONCE = 1 << 21  # entries or microbatches
@@ -88,6 +86,7 @@ def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Itera
             f"{path}: its sha256 is {found[:12]}…, that of the table of {task.name} "
             f"{task.lengths.table[:12]}…; give the table that was written with the plan"
         )
+        return
     if len(entries) != task.steps:
         wanted = "one for all samples" if judges else f"one for each of {task.steps} steps"
         yield f"{path}: has {len(entries)} rows, expected {wanted}"
@@ -95,18 +94,14 @@ def _wrong_table(one: _Table, path: Path, lengths: NDArray[Any] | None) -> Itera
         yield from wrong
         return
     rows = max(1, _AT_ONCE // max(task.batch, limits.shape[1]))
-    told = 0
     for begin in range(0, min(len(entries), task.steps), rows):
         end = min(begin + rows, len(entries), task.steps)
         own, first = np.asarray(entries[begin:end]), task.done + begin
         places = of_step(first, task.batch, task.lengths.samples, end - begin).reshape(own.shape)
         samples = places if order is None else order[places]
-        part = _Rows(task, first, samples, own, limits[shapes[begin:end]], lengths, judges)
-        count, lines = _wrong(part)
-        yield from islice(lines, max(0, MOST - told))
-        told += count
-    if told > MOST:
-        yield f"{path}: {told - MOST} more like these"
+        yield from _wrong(
+            _Rows(task, first, samples, own, limits[shapes[begin:end]], lengths, judges)
+        )
 
 
 def _disordered(task: Task, order: NDArray[np.uint32]) -> Iterator[str]:
@@ -155,24 +150,20 @@ class _Rows(NamedTuple):
         return self.task.name + (f": step {self.first + row}" if not self.judges else "")
 
 
-def _wrong(part: _Rows) -> tuple[int, Iterator[str]]:
-    """The number of violations in these rows, and each in words."""
+def _wrong(part: _Rows) -> Iterator[str]:
+    """The violations in these rows."""
     counts = (part.limits >= 0).sum(axis=1)
     strange = part.microbatches >= counts[:, None]
-    absent, full = _where(strange), list[list[int]]()
+    for row, column in np.argwhere(strange).tolist():
+        yield (
+            f"{part.step(row)}: sample {part.samples[row, column]} is in microbatch "
+            f"{part.microbatches[row, column]}, but "
+            f"{'its rounds have' if part.judges else 'the round has'} {counts[row]}"
+        )
     if part.lengths is not None:
         tokens = _tokens(part, part.lengths, ~strange)
-        full = _where(tokens > np.maximum(part.limits, 0))
-    lines = (
-        (_absent(part, row, column, int(counts[row])) for row, column in absent),
-        (_heavy(part, row, number, int(tokens[row, number])) for row, number in full),
-    )
-    return len(absent) + len(full), chain.from_iterable(lines)
-
-
-def _where(wrong: NDArray[np.bool_]) -> list[list[int]]:
-    """The rows and columns where something is wrong."""
-    return list(np.argwhere(wrong).tolist()) if wrong.any() else []
+        for row, number in np.argwhere(tokens > np.maximum(part.limits, 0)).tolist():
+            yield _heavy(part, row, number, int(tokens[row, number]))
 
 
 def _tokens(part: _Rows, each: NDArray[Any], known: NDArray[np.bool_]) -> Numbers:
@@ -187,14 +178,6 @@ def _tokens(part: _Rows, each: NDArray[Any], known: NDArray[np.bool_]) -> Number
         return (longest * np.bincount(keys, minlength=rows * width)).reshape(rows, width)
     # Sums of floats, exact up to 2^53.
     return np.bincount(keys, lengths, rows * width).astype(np.int64).reshape(rows, width)
-
-
-def _absent(part: _Rows, row: int, column: int, count: int) -> str:
-    return (
-        f"{part.step(row)}: sample {part.samples[row, column]} is in microbatch "
-        f"{part.microbatches[row, column]}, but "
-        f"{'its rounds have' if part.judges else 'the round has'} {count}"
-    )
 
 
 def _heavy(part: _Rows, row: int, number: int, tokens: int) -> str:

@@ -1,8 +1,6 @@
-"""Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall. Who is
-left when others have ended early."""
+"""Earliest starts: a run keeps them, without hurry, and without taking the wait for a stall. Who
+waits for segments that are skipped."""
 
-import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,22 +8,20 @@ from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
 from support.fit import fit
+from support.parts import streamed_part
 from support.retime import foretold
 from support.same import assert_same
-from support.streaming import streamed_part
 
 import plans
 from executor import run
 from executor.conducting.turns import Turns
 from executor.driver import Options
 from executor.errors import RunError
-from executor.records.stopping import parse
 from executor.replay.tickets import Halt
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations
 from plans.schema import Plan
-from plans.trace import happened
 
 
 def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
@@ -72,8 +68,6 @@ def test_waiting_is_no_stall() -> None:
     """A start far beyond the patience of the watch."""
     plan, tasks = waiting(1_000_000)
     assert run(plan, tasks, Options(stall_seconds=0.5)).actual_us >= 1_000_000
-    kept = run(plan, tasks, Options(stall_seconds=0.5, keep_going=True))
-    assert not kept.dropped
 
 
 @pytest.mark.timeout(60)
@@ -107,38 +101,16 @@ def test_a_plan_that_begins_a_task_too_soon_is_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_what_is_left_begins_on_a_device_that_a_stopped_task_has_left(
-    alike: bool, tmp_path: Path
-) -> None:
-    """While its own device is busy, with the bits of the plain loop, and the log says where; not
-    on a device that is another one."""
+def test_a_skipped_segment_has_ended_once_it_would_have_been_ready() -> None:
+    """Who waits for it waits for what it waited for, and for no time."""
     parts = [streamed_part(name, shards=2) for name in "abc"]
     programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
-    runs = [("a", (0,), 1), ("b", (1,), 4), ("a", (0,), 3), ("c", (1,), 4)]
-    made = handmade.assemble(parts, programs, runs)
-    tasks = tasks_for(made)
-    plan, begun = fit(made, tasks), threading.Event()
-    if not alike:
-        other = structs.replace(plan.devices[1], name="another")
-        plan = structs.replace(plan, devices=(plan.devices[0], other))
-
-    def busy(step: int) -> object:
-        if step == 3:  # until task c has begun
-            assert begun.wait(10) or not alike
-        return tasks[1].data(step)
-
-    def noted(step: int) -> object:
-        begun.set()
-        return tasks[2].data(step)
-
-    own = [tasks[0], replace(tasks[1], data=busy), replace(tasks[2], data=noted)]
-    if not alike:
-        begun.set()
-    result = run(plan, own, Options(folder=tmp_path, stop=(parse("a:loss>0@1"),)))
-    assert list(result.stopped) == ["a"]
-    assert_same(structs.replace(plan, tasks=plan.tasks[1:]), tasks[1:], result)
-    read = runlog.load(tmp_path)
-    assert [(place.segment, place.device) for place in read.places] == ([(3, 0)] if alike else [])
-    streams = {one.stream for one in happened(plan, read) if one.op.id.startswith("c.s0.B")}
-    assert streams == {"0.compute" if alike else "1.compute"}
+    runs = [("a", (0,), 2), ("a", (1,), 1), ("a", (1,), 1), ("b", (1,), 4), ("c", (0,), 4)]
+    turns = Turns(handmade.assemble(parts, programs, runs))
+    turns.begin(0)
+    turns.skip("a")
+    assert (turns.ready(), turns.segments("a")) == ([], [])
+    turns.end(0)
+    assert turns.ready() == [3, 4]
+    turns.skip("b")
+    assert turns.ready() == [4]

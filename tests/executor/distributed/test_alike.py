@@ -26,7 +26,7 @@ from support.together import Bits, Job, Together, differences, divided, done
 
 import plans
 from executor.driver import Options
-from executor.records.stopping import parse
+from executor.records import above
 from plans.schema import Plan
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
@@ -103,8 +103,8 @@ def ending_early() -> Job:
     case = ways.dropping()
     plan = case.planned(case.way(ways.layout(2, 1)))
     halves = (structs.replace(plan.segments[0], rounds=1),) * 2
-    rule = parse("loss>0@1")
-    return Job((structs.replace(plan, segments=halves),), [case.task], Options(stop=(rule,)))
+    rule = Options(stop=above("0@1"))
+    return Job((structs.replace(plan, segments=halves),), [case.task], rule)
 
 
 def planned_cases() -> Iterator[pipeline_cases.Case]:
@@ -143,7 +143,6 @@ JOBS: dict[str, Making] = {
     "large": of_way(ways.large),
     "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
     "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),
-    "serial": of_way(ways.on_either, options=Options(serial_copies=True)),
     "going on masters": partial(going_on, "masters"),
     "going on scaled": partial(going_on, "scaled"),
     "failing": failing,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from support import failing_tasks
 from support.cli import executor_cli, planner_cli, succeeded
 from support.forked import children, ended, started, status, torchrun
-from support.netted import relaid
+from support.noded import relaid
 from support.same import same
 from support.steady import steady
 
@@ -269,7 +269,7 @@ def test_a_run_that_went_on_is_started_again_with_its_rules(
     has the losses, drops, stops and states of a run in one process that went on."""
     monkeypatch.chdir(folder)
     continued(folder)
-    rules = ("--keep-going", "--stop", "c:loss>0@30")
+    rules = ("--keep-going", "--stop-above", "9@30")
     assert executor_cli("run", "rest.json", "-o", "alone", *rules).code == 1
     run = Started(folder, "two", *rules, plan="rest.json", restarts=2)
     codes = folder / "codes.0.0"

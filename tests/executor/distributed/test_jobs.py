@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 
 from support.handmade import assemble, program
-from support.netted import on_nodes
-from support.streaming import streamed_part
+from support.noded import on_nodes
+from support.parts import streamed_part
 
 from executor.distributed.jobs import Going, Jobs
 from executor.distributed.messages import Carry

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from support import small_tasks
 from support.agents import Ended, on_nodes
 from support.cli import executor_cli, planner_cli, refused, succeeded
-from support.netted import on_nodes as placed
-from support.netted import relaid
+from support.noded import on_nodes as placed
+from support.noded import relaid
 from support.steady import steady
 
 import plans

@@ -5,10 +5,10 @@ from functools import partial
 from itertools import product
 
 import pytest
-from support import handmade, noted
-from support.casting import CASTING
+from support import handmade
 from support.chains import tasks_for
 from support.fit import fit
+from support.handmade import CASTING
 from support.same import assert_same
 from torch import Tensor
 from torch.nn import functional as F
@@ -47,7 +47,7 @@ def test_bits_of_the_plain_loop(name: str, precision: str, optimizer: str) -> No
     ("name", "optimizer"),
     [
         *product(CASTING, ["fused"]),
-        *((f"cast-{name}", "loop") for name in (*UPDATES, *noted.NOTED)),
+        *((f"cast-{name}", "loop") for name in (*UPDATES, *handmade.NOTED)),
         *((f"cast-{name}", "sgd") for name in UPDATES),
     ],
 )
@@ -69,14 +69,14 @@ def test_bits_without_parameters_on_the_host(name: str, optimizer: str) -> None:
         ("fp16-autocast", None),  # elsewhere nothing waits for the norms
     ],
 )
-@pytest.mark.parametrize("name", noted.NOTED)
+@pytest.mark.parametrize("name", handmade.NOTED)
 def test_bits_of_a_plain_loop_that_clips(name: str, clip: float | None, precision: str) -> None:
     """The norm of all gradients, and a loss scale that begins too high, give the same bits."""
     tasks = [
         replace(task, precision=precision, clip=clip, optimizer=FUSED)
-        for task in tasks_for(noted.NOTED[name]())
+        for task in tasks_for(handmade.NOTED[name]())
     ]
-    plan = proven(fit(noted.NOTED[name](), tasks))
+    plan = proven(fit(handmade.NOTED[name](), tasks))
     assert_same(plan, tasks, run(plan, tasks))
 
 
@@ -85,14 +85,14 @@ def loud(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("optimizer", ["fused", "loop"])
-@pytest.mark.parametrize("name", noted.NOTED)
+@pytest.mark.parametrize("name", handmade.NOTED)
 def test_steps_are_left_out_while_the_loss_scale_is_too_high(name: str, optimizer: str) -> None:
     """Gradients that overflow halve the scale and change nothing else, as with GradScaler."""
     tasks = [
         replace(task, precision="fp16-autocast", loss=loud, optimizer=OPTIMIZERS[optimizer])
-        for task in tasks_for(noted.NOTED[name]())
+        for task in tasks_for(handmade.NOTED[name]())
     ]
-    plan = proven(fit(noted.NOTED[name](), tasks))
+    plan = proven(fit(handmade.NOTED[name](), tasks))
     result = run(plan, tasks)
     assert_same(plan, tasks, result)
     for task in tasks:

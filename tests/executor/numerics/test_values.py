@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support import fake_cuda, handmade, noted
+from support import fake_cuda, handmade
 from support.chains import WIDTH, tasks_for
 from support.fit import fit
 from support.measured import measured
@@ -39,7 +39,7 @@ PLANS = [
 
 def setup(name: str, model: Callable[[int], nn.Module], **changes: Any) -> tuple[Plan, list[Task]]:
     """A plan, and a task of that model in place of each of its tasks."""
-    return fitted((handmade.PLANS | noted.NOTED)[name](), model, **changes)
+    return fitted((handmade.PLANS | handmade.NOTED)[name](), model, **changes)
 
 
 def fitted(
@@ -113,7 +113,7 @@ def test_memory_to_the_byte(name: str) -> None:
 )
 def test_experts_that_get_nothing(name: str, optimizer: Any) -> None:
     """A parameter without gradient is left out of the step, the norm and the optimizer's state."""
-    clip = 0.05 if name in noted.NOTED else None
+    clip = 0.05 if name in handmade.NOTED else None
     make = partial(optimizer, weight_decay=0.1)
     plan, tasks = setup(name, experts, optimizer=make, clip=clip)
     result = run(plan, tasks)

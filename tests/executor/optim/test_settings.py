@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
-from support import handmade, noted
+from support import handmade
 from support.chains import chain, tasks_for
 from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
 from support.fit import fit, later
@@ -78,7 +78,7 @@ def by_kind(name: str, parameter: nn.Parameter) -> Mapping[str, Any]:
 
 def planned(name: str, **changed: Any) -> tuple[Plan, list[Task]]:
     """A hand-made plan of that name for tasks that are changed so."""
-    made = (handmade.PLANS | noted.NOTED)[name]()
+    made = (handmade.PLANS | handmade.NOTED)[name]()
     tasks = [replace(task, **changed) for task in tasks_for(made)]
     plan = fit(made, tasks)
     plans.prove(plan)

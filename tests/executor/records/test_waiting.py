@@ -26,7 +26,6 @@ from executor.driver import Options, Result
 from executor.errors import MismatchError, RunError, UsageError
 from executor.profiling import links as link_profiler
 from executor.records import checkpoint
-from executor.records.stopping import parse
 from executor.shards import HostTask
 from executor.workload import Task
 from plans.order import Reached, rest
@@ -122,7 +121,11 @@ def test_a_damaged_file_ends_the_run_or_drops_its_task(
 def test_a_stopped_task_waits_on_the_disk_to_the_end(tmp_path: Path) -> None:
     """Its state whole, and the others never notice."""
     plan, tasks = ready("in-turn")
-    result = run(plan, tasks, Options(folder=tmp_path, stop=(parse("a:loss>0@3"),)))
+
+    def stop(task: str, step: int, *_: float | None) -> str:
+        return "enough" if task == "a" and step >= 3 else ""
+
+    result = run(plan, tasks, Options(folder=tmp_path, stop=stop))
     assert result.stopped["a"].step == 3
     others_same(plan, tasks, result, "a")
     expected = train(replace(tasks[0], steps=3), plan.tasks[0].microbatches)

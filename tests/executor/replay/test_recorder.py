@@ -12,7 +12,10 @@ from support import handmade
 from support.chains import WIDTH, chain, tasks_for
 from support.fit import fit
 from support.pauses import pausing
+from support.serial import serial
 from torch import Tensor, nn
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import profile
 
 from executor import run
 from executor.devices import Mark
@@ -45,6 +48,17 @@ def test_every_op_of_every_round_once(tmp_path: Path) -> None:
     assert log.end is not None
     assert log.end.status == "ok"
     assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_ops_are_ranges_of_a_profile() -> None:
+    """While torch's profiler is on, each op is a range with its name."""
+    plan = handmade.streamed()
+    tasks = tasks_for(plan)
+    plan = fit(plan, tasks)
+    threads = _ExperimentalConfig(profile_all_threads=True)
+    with profile(experimental_config=threads) as found:
+        run(plan, tasks)
+    assert {op.id for op in plan.programs[0].round} <= {event.name for event in found.events()}
 
 
 def test_only_first_rounds_are_metered(tmp_path: Path) -> None:
@@ -92,13 +106,13 @@ def overlap_us(log: runlog.RunLog) -> int:
 
 
 def test_copies_overlap_with_compute(tmp_path: Path) -> None:
-    """Copies run beside compute ops, and with serial copies they do not."""
+    """Copies run beside compute ops, and do not where each op waits for the one before it."""
     plan = handmade.streamed()
     tasks = tasks_for(plan, make=Heavy)
     plan = fit(plan, tasks, emulation=SLOW_LINK)
     beside, alone = tmp_path / "beside", tmp_path / "alone"
     run(plan, tasks, Options(folder=beside))
-    run(plan, tasks, Options(folder=alone, serial_copies=True))
+    run(serial(plan), tasks, Options(folder=alone))
     assert overlap_us(runlog.load(beside)) > 0
     assert overlap_us(runlog.load(alone)) == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import handmade, noted
+from support import handmade
 from support.chains import tasks_for
 from support.fit import fit, later
 from support.plain import train
@@ -22,14 +22,14 @@ from executor.driver import Options
 from executor.errors import InterruptedRun, MismatchError
 from plans import runlog
 
-PLANS = handmade.PLANS | noted.NOTED
+PLANS = handmade.PLANS | handmade.NOTED
 ONE_SEGMENT = [name for name, make in PLANS.items() if len(make().segments) == 1]
 
 
 @pytest.mark.parametrize("name", ONE_SEGMENT)
 def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     """With dropout and AdamW, every kind of plan."""
-    clip = 0.05 if name in noted.NOTED else None
+    clip = 0.05 if name in handmade.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
     goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
 
@@ -86,7 +86,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("precision", ["fp16-autocast", "bf16", "bf16-autocast"])
 def test_every_precision_goes_on(precision: str, optimizer: str, tmp_path: Path) -> None:
     """Masters and a loss scale that has moved are part of the state."""
-    made = noted.NOTED["norms-host"]()
+    made = handmade.NOTED["norms-host"]()
     tasks = [
         replace(t, precision=precision, clip=0.1, loss=loud, optimizer=OPTIMIZERS[optimizer])
         for t in tasks_for(made)

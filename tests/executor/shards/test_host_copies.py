@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec import structs
-from support.casting import CASTING, casting
 from support.chains import tasks_for
 from support.disked import DISKED, swapping, together
 from support.fit import fit, later
-from support.handmade import streamed
+from support.handmade import CASTING, streamed
 from support.plain import train
+from support.rewrites import casting
 from support.same import assert_same
 from torch import nn
 from torch.optim import AdamW

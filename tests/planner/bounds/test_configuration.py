@@ -61,12 +61,6 @@ def test_no_timetable_is_below_the_bound(asked: list[Job], devices: int) -> None
         assert makespan(made) >= bound
 
 
-@given(jobs, st.integers(1, 5))
-def test_one_more_device_never_raises_the_bound(asked: list[Job], devices: int) -> None:
-    """What fits some devices fits more."""
-    assert least_us(asked, devices + 1) <= least_us(asked, devices)
-
-
 def test_several_devices_train_a_task_while_it_pays() -> None:
     """On two devices a task takes 600 µs instead of 1,000. On two devices two such tasks do best
     alone, on three each runs wide for five eighths of its steps."""

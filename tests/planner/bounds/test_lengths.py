@@ -1,18 +1,21 @@
 """Bounds on the steps of a task whose samples have lengths."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from msgspec import structs
 from support import synthetic
+from support.synthetic import time_us
 from support.texts import text_task, us_of
 
 from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, judged_us, longest_us
 from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Kind
 from planner.packing.asked import Asked
-from profiles.schema import Evaluation, Task
+from profiles.curves import OPS
+from profiles.schema import Evaluation, Layer, LayerCost, Task
 
 FORMULA = (2_000_000, 3_000_000, 0)
 LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
@@ -21,6 +24,15 @@ LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
 def asked(task: Task, done: int = 0) -> Asked:
     kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 2, None)
     return Asked(task, LENGTHS, kind, 1 << 30, done)
+
+
+def with_times(layer: Layer, times: Callable[[LayerCost], Mapping[str, int]]) -> Layer:
+    """The layer with other medians in µs of some ops at each length."""
+    costs = [
+        structs.replace(cost, **{op: time_us(us) for op, us in times(cost).items()})
+        for cost in layer.costs
+    ]
+    return structs.replace(layer, costs=tuple(costs))
 
 
 @pytest.mark.parametrize("done", [0, 3])
@@ -49,11 +61,9 @@ def test_a_forward_that_is_recomputed_may_be_shorter_than_one_alone() -> None:
     """By what each microbatch saves at most, one for every sample."""
     task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
     held, saved = np.array([1000, 900], np.uint32), 1_000_000
-    curves = [
-        structs.replace(curve, fixed_ns=saved * (curve.op == "backward"))
-        for curve in task.layers[0].curves
-    ]
-    layer = structs.replace(task.layers[0], curves=tuple(curves))
+    layer = with_times(
+        task.layers[0], lambda one: {"backward": one.backward.median_us + saved // 1000}
+    )
     judged = structs.replace(task, layers=(layer,) * 4, evaluation=Evaluation(4, 1))
     whole = 4 * sum(us_of(FORMULA, int(s), int(s) ** 2) - saved / 1000 for s in held)
     assert 0.99 * whole <= judged_us(judged, held, 0) <= whole
@@ -62,12 +72,8 @@ def test_a_forward_that_is_recomputed_may_be_shorter_than_one_alone() -> None:
 def test_parts_that_take_less_than_nothing_leave_no_bound_below_nothing() -> None:
     """On a busy machine a backward may be measured longer than one that also recomputes."""
     task = text_task(lengths=LENGTHS, batch=3, steps=4, formula=FORMULA)
-    curves = task.layers[1].curves
-    none = {"square_fs": 0, "linear_ps": 0, "fixed_ns": 0}
-    own = {one.op: one if one.op == "backward" else structs.replace(one, **none) for one in curves}
-    for op in ("backward_input", "backward_weight"):
-        own[op] = structs.replace(own["forward"], op=op)
-    layers = tuple(structs.replace(layer, curves=tuple(own.values())) for layer in task.layers)
+    none = dict.fromkeys(set(OPS) - {"backward"}, 0)
+    layers = tuple(with_times(layer, lambda _: none) for layer in task.layers)
     busy = asked(structs.replace(task, layers=layers))
     assert compute_us(busy, 1) == 0
     assert longest_us(busy, [1]) == [0]

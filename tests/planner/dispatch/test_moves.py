@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from support.dispatching import optimum, problems
 
 from planner.dispatch import Curve, PipelineType, Pool, longest_first
-from planner.dispatch.moves import improved, spread
+from planner.dispatch.moves import improved
 from planner.dispatch.pipes import Array
 
 
@@ -47,13 +47,3 @@ def test_nothing_is_tried_below_the_floor() -> None:
     lengths, bad = np.array([5, 5]), np.array([0, 0])
     assert improved(pool, lengths, bad, floor=10).tolist() == [0, 0]
     assert _us(pool, lengths, improved(pool, lengths, bad, floor=9)) == 5
-
-
-def test_pipelines_without_sequences_get_short_ones() -> None:
-    """Those of pipelines that have several, where the last is done no later for it."""
-    pool = Pool((PipelineType(Curve(0, 1), 1, 100, 3),))
-    lengths = np.array([9, 5, 4])
-    assert spread(pool, lengths, np.array([0, 1, 1])).tolist() == [0, 1, 2]
-    slow = Pool((PipelineType(Curve(0, 1), 1, 100, 2), PipelineType(Curve(0, 3), 1, 100)))
-    assert spread(slow, lengths, np.array([0, 1, 1])).tolist() == [0, 1, 1]
-    assert spread(pool, lengths[:1], np.array([1])).tolist() == [1]

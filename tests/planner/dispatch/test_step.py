@@ -59,14 +59,6 @@ def test_plain_longest_first_is_one_of_the_dispatches(count: int) -> None:
     assert len(set(found)) == len(found) > 1
 
 
-def test_no_pipeline_stays_empty_where_that_takes_no_longer() -> None:
-    """The best places leave three of four pipelines of several stages empty: one has a long
-    sequence, and short ones are done long before it."""
-    pool = Pool((PipelineType(Curve(0, 1), 1, 100), PipelineType(Curve(0, 2), 1, 100, 3)))
-    for places in dispatches(pool, np.array([100, 1, 1, 1, 1])):
-        assert set(places.tolist()) == {0, 1, 2, 3}
-
-
 @pytest.mark.parametrize("fixed", [0.0, 30.0])
 def test_a_step_without_sequences_has_one_dispatch(fixed: float) -> None:
     """Of none."""

@@ -12,7 +12,7 @@ import profiles
 from planner.cli import parser
 from planner.estimate.lengths import read
 from planner.estimate.profile import Spec, estimate
-from profiles.curves import us
+from profiles.curves import curves_of, us
 from profiles.errors import FormatError
 from profiles.schema import Task
 
@@ -29,7 +29,7 @@ def test_it_is_a_sound_profile_whose_curves_fit() -> None:
     made = estimate(SPEC, lengths=LENGTHS)
     assert profiles.violations(made) == []
     for layer in made.tasks[0].layers:
-        assert all(curve.off_ppm < 50_000 for curve in layer.curves)
+        assert all(curve.off_ppm < 50_000 for curve in curves_of(layer.costs))
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -40,7 +40,7 @@ def test_equal_sequences_in_a_microbatch_take_what_a_batch_of_them_does(
     """Times of packed sequences are those of the same estimate for a batch of equal ones."""
     batch = Spec("llama-7b", "h100", samples, sequence=tokens, microbatches=(samples,))
     for layer, other in zip(task_by(LENGTHS).layers, estimate(batch).tasks[0].layers, strict=True):
-        for curve in layer.curves:
+        for curve in curves_of(layer.costs):
             time = getattr(other.costs[0], curve.op).median_us
             mine = us(curve, samples * tokens, samples * tokens**2)
             assert mine == pytest.approx(time, rel=0.05, abs=3)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic, timetables
-from support.netted import on_nodes
+from support.noded import on_nodes
 from support.piped import piped
 from support.piped import planned as pipe_plan
 from support.truth import as_run, log_of, truth, wronged

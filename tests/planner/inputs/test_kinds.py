@@ -104,13 +104,6 @@ def test_tiny_cases_are_as_short_as_any_timetable(devices: tuple[int, ...]) -> N
     assert 0 <= lost <= 1
 
 
-@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (12, 12), (2, 2, 2)])
-def test_placement_comes_near_the_bound(counts: tuple[int, ...]) -> None:
-    """Five tasks for two devices, kinds up to three times as slow: within 3 % of the bound."""
-    devices = tuple(kind for kind, count in enumerate(counts) for _ in range(count))
-    assert ratio(scaled(5 * len(devices) // 2 + 1, len(counts), seed=1), devices) <= 1.03
-
-
 FOUR = (  # rounds, and µs of each on a V100 and on a K80
     (400, 8_493_481, 33_562_571),
     (700, 9_387_608, 34_025_877),
@@ -323,8 +316,7 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
     """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
     below all of them, and as near as the grid is fine."""
     of = [
-        {(place, 1): TaskBound({"compute": us, "link": us}) for place, us in enumerate(each)}
-        for each in times
+        {(place, 1): TaskBound({"compute": us}) for place, us in enumerate(each)} for each in times
     ]
     asked = both(profiled(), profiled())
     found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
@@ -332,4 +324,4 @@ def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> No
     grid = [n / 100 for n in range(101)]
     best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)
     assert best - 60 <= found["compute"] <= best + 1
-    assert found["critical-path"] == max(min(a, b), min(c, d)) == found["load"]
+    assert found["critical-path"] == max(min(a, b), min(c, d))

@@ -91,7 +91,7 @@ def test_other_numbers_of_tokens_are_refused(tokens: int) -> None:
 
 
 def test_rules_of_profiles_with_lengths() -> None:
-    """Enough lengths, one a multiple of 256, curves of what was measured, numbers that can be."""
+    """Enough lengths, one a multiple of 256, and numbers that can be."""
 
     def broken(**change: object) -> str:
         return " ".join(violations(profile(replace(TASK, **change), usable_bytes=1 << 30)))
@@ -102,9 +102,5 @@ def test_rules_of_profiles_with_lengths() -> None:
     assert "measured at lengths [256, 512, 1024], expected 4 or more" in broken(
         batches=few.batches, layers=few.layers
     )
-    assert "has curves of nothing, expected of forward" in broken(
-        layers=(replace(TASK.layers[0], curves=()),)
-    )
-    assert "has curves, but the task has no lengths" in broken(lengths=None, batch=4096)
     assert "a step has 9 samples, but there are 8" in broken(batch=9)
     assert "cannot have 7 tokens together" in broken(lengths=replace(TASK.lengths, tokens=7))

@@ -17,6 +17,7 @@ from planner.lowering.evaluation import evaluating
 from planner.rounds.hydra import HydraStrategy
 from planner.search.searches import baselines
 from planner.shards.costs import sizes
+from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from planner.timetable.assign_jobs import jobs_of
 from plans import violations
@@ -118,7 +119,7 @@ def test_evaluations_leave_no_gaps() -> None:
 def test_the_shortest_that_fits_is_sound(seed: int, kib: int, cuts: set[int]) -> None:
     """Whatever fits a device is a program within its bytes; the rest says what would do."""
     (costs, *_) = sizes(chain("a", 2, Evaluation(1, 2), seed))
-    strategy = HydraStrategy(costs, (0, *sorted(cuts), 4), 1)
+    strategy = HydraStrategy(costs, (0, *sorted(cuts), 4), (Mode(),) * (len(cuts) + 1), 1)
     links = Links.of(synthetic.machine(usable_bytes=1 << 20).devices[0])
     try:
         program = evaluating(strategy, links, kib << 10)

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lone import lone
+from support.apart import lone
 from support.strategies import Loads, Small, in_less, small, some_choice
 
 from planner.lowering.host_bytes import fitted, least_bytes, store
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from plans import violations
 from plans.schema import Plan
 
 
-def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, Round]:
+def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, DeviceRound]:
     """Some strategy for some task, laid out in the least room or in more; on the host as well, if
     that is tight."""
     rng = random.Random(seed)
@@ -22,11 +22,11 @@ def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small,
     strategy = some_choice(case, rng)
     if tight:
         strategy = in_less(strategy, rng.choice([0, 0, rng.randint(1, 99)]))
-    least = Round(strategy, case.links, 0).slab.bytes
-    return case, Round(strategy, case.links, least + rng.choice([0, rng.randint(0, least)]))
+    least = DeviceRound(strategy, case.links).device_bytes
+    return case, DeviceRound(strategy, case.links, least + rng.choice([0, rng.randint(0, least)]))
 
 
-def plan_of(case: Small, of: Round) -> Plan:
+def plan_of(case: Small, of: DeviceRound) -> Plan:
     """The round repeated, on a device that has just the bytes that it takes."""
     (memory,) = of.program().memory
     room = memory.slab_bytes + memory.reserve_bytes
@@ -81,7 +81,7 @@ def test_no_stream_is_busy_for_longer_than_the_period(seed: int, norms: bool) ->
 def test_the_slab_takes_no_more_than_there_is(seed: int, norms: bool) -> None:
     """Room beyond the least is used for loads ahead, and never exceeded."""
     _, of = made(seed, norms=norms)
-    assert of.slab.bytes <= of.room
+    assert of.device_bytes <= of.room
 
 
 @given(st.integers(0, 10**6))
@@ -99,6 +99,6 @@ def test_lumped_rounds_take_about_as_long() -> None:
     near = 0
     for seed in range(200):
         case, of = made(seed)
-        lumped = Round(replace(of.strategy, lumped=True), case.links, of.room)
+        lumped = DeviceRound(replace(of.strategy, lumped=True), case.links, of.room)
         near += abs(lumped.period_us - of.period_us) <= 0.03 * of.period_us
     assert near >= 180

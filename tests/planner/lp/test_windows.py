@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.lp.rows import Part, Terms
 from planner.lp.windows import Phases, Solution
 from planner.search.local_search import least_us
 from planner.search.task import Search
-from planner.shards.cuts import cut_points, layer_graph
+from planner.shards.cuts import cut_points
 from planner.shards.modes import Mode
 
 
 def terms(seed: int, *, plan: bool) -> Terms:
     case = small(seed, 5)
     starts = Search(case.task, case.links, case.device_bytes).starts
-    items = tuple(pairwise(cut_points(layer_graph(case.task))))
+    items = tuple(pairwise(cut_points(case.task)))
     cuts = [0, *(end for _, end in items)]
     return replace(starts.program(starts.sizes[0], cuts, False), plan=plan)
 
@@ -65,4 +65,4 @@ def test_no_round_is_shorter_than_its_streams_have_work(
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = replace(some_choice(case, rng), lumped=lumped, urgent=urgent)
-    assert least_us(strategy, case.links) <= Round(strategy, case.links, 1 << 40).period_us
+    assert least_us(strategy, case.links) <= DeviceRound(strategy, case.links, 1 << 40).period_us

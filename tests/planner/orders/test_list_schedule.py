@@ -1,59 +1,289 @@
-"""The list schedule and its rules."""
+"""List schedules: literal ones, whole and sound ones for any costs, and brute force below them."""
 
+import random
+from collections import Counter
+from itertools import product
+
+import pytest
 from support.order_check import check, spans
 
-from planner.orders import Cost, Pipeline, zero_bubble
-from planner.orders.list_schedule import ListSchedule, Rule
+from planner.errors import Infeasible
+from planner.orders import zero_bubble
+from planner.orders.list_schedule import FAR, Rule, judged, ranked_schedule
+from planner.orders.passes import Cost, Order, Pass, Pipeline
+from planner.orders.search import Schedules
+from planner.orders.tables import Tables, ranking_of
 
-UNIT = Cost(1, 1, 1, 2, 1)
-PLACES = ((0,), (1,))
-
-
-def _line(rule: Rule, limit: int | None = None, split: bool = True) -> list[str]:
-    """The first device's order of three microbatches on two stages."""
-    schedule = ListSchedule(Pipeline.alike([UNIT] * 2, 2, 3, limit), PLACES, split)
-    order = schedule.network.order(schedule.lines(rule))
-    return [f"{p.kind}{p.microbatch}" for p in order[0]]
+Done = dict[Pass, int]
+UNIT, PLACES = Cost(1, 1, 1, 2, 1), ((0,), (1,))
 
 
-def _rule(depth: int = 3, fill: int = 100, drain: int = 100, eager: bool = False) -> Rule:
-    return Rule((depth,) * 2, (fill,) * 2, (drain,) * 2, (eager,) * 2)
+def text(order: Order) -> list[str]:
+    return [" ".join(f"{kind}{s}.{m}" for kind, s, m in line) for line in order]
+
+
+def random_case(seed: int, shards: int = 3, microbatches: int = 3) -> tuple[Pipeline, tuple]:
+    """A small pipeline, and rows in which shards may have several devices."""
+    rng = random.Random(seed)
+    devices = rng.randint(1, 3)
+    fused = rng.random() < 0.3
+    costs = []
+    for s in range(shards):
+        held = rng.randint(1, 3)
+        costs.append(
+            Cost(
+                0 if fused and s == shards - 1 else rng.randint(1, 4),
+                rng.randint(1, 4),
+                rng.randint(0, 4),
+                held,
+                rng.randint(0, held),
+            )
+        )
+    kinds = [
+        tuple(c._replace(input=c.input + rng.randint(0, 1), hop=rng.randint(0, 2)) for c in costs)
+        for _ in range(devices)
+    ]
+    rows = tuple(
+        tuple(rng.randrange(devices) for _ in range(microbatches))
+        if rng.random() < 0.5
+        else (rng.randrange(devices),) * microbatches
+        for _ in range(shards)
+    )
+    needed = max(
+        sum(costs[s].held for s, row in enumerate(rows) if row[m] == device)
+        for device in range(devices)
+        for m in range(microbatches)
+    )
+    limits = tuple(needed + rng.randint(0, 3) for _ in range(devices))
+    return Pipeline(tuple(kinds), microbatches, limits), rows
+
+
+def inputs(pipeline: Pipeline, item: Pass) -> list[Pass]:
+    """What a pass may read, of which one is in the order."""
+    kind, s, m = item
+    if kind == "W":
+        return [Pass("I", s, m)]
+    if kind == "F":
+        return [Pass("F", s - 1, m)] if s else []
+    if s + 1 < pipeline.shards:
+        return [Pass("B", s + 1, m), Pass("I", s + 1, m)]
+    fused = not any(costs[s].forward for costs in pipeline.costs)
+    return ([Pass("F", s - 1, m)] if s else []) if fused else [Pass("F", s, m)]
+
+
+def end_of(pipeline: Pipeline, done: dict[Pass, tuple[int, int]], item: Pass, device: int) -> int:
+    """When the input of a pass is on its device; -1 while it has not been computed."""
+    wanted = inputs(pipeline, item)
+    if not wanted:
+        return 0
+    for source in wanted:
+        if source in done:
+            end, other = done[source]
+            if other == device:
+                return end
+            deeper, there = max((item.shard, device), (source.shard, other))
+            return end + pipeline.costs[there][deeper].hop
+    return -1
+
+
+def makespan(pipeline: Pipeline, order: Order) -> int:
+    """The order timed by going round until nothing is left; it must be complete and sound."""
+    done: dict[Pass, tuple[int, int]] = {}
+    lines, free = [list(line) for line in order], [0] * len(order)
+    while any(lines):
+        moved = False
+        for device, line in enumerate(lines):
+            if line and (at := end_of(pipeline, done, line[0], device)) >= 0:
+                item = line.pop(0)
+                free[device] = max(at, free[device]) + pipeline.costs[device][item.shard].of(
+                    item.kind
+                )
+                done[item] = free[device], device
+                moved = True
+        assert moved, "deadlock"
+    return max(free)
+
+
+def changes(pipeline: Pipeline, device: int, item: Pass) -> tuple[int, int]:
+    """What a pass takes when it begins and gives when it ends."""
+    cost = pipeline.costs[device][item.shard]
+    if item.kind == "F":
+        return cost.held, 0
+    opens = not any(costs[item.shard].forward for costs in pipeline.costs) and item.kind != "W"
+    gives = {"B": cost.held, "I": cost.held - cost.left, "W": cost.left}[item.kind]
+    return cost.held * opens, gives
+
+
+def within(pipeline: Pipeline, device: int, line: list[Pass]) -> bool:
+    """A device's passes keep its memory, and gradients are added by ascending microbatch."""
+    held, newest = 0, dict[int, int]()
+    for item in line:
+        take, give = changes(pipeline, device, item)
+        held += take
+        if pipeline.limits and held > pipeline.limits[device]:
+            return False
+        held -= give
+        if item.kind in "BW":
+            if newest.get(item.shard, -1) > item.microbatch:
+                return False
+            newest[item.shard] = item.microbatch
+    return True
+
+
+def shortest(pipeline: Pipeline, todo: list[list[Pass]]) -> int:
+    """The least makespan of all orders, by trying every next pass of every device."""
+    best = 1 << 60
+    seen: set = set()
+
+    def go(done: dict[Pass, tuple[int, int]], lines: list[list[Pass]], free: list[int]) -> None:
+        nonlocal best
+        key = (tuple(free), frozenset(done.items()))
+        if max(free) >= best or key in seen:
+            return
+        seen.add(key)
+        if len(done) == sum(map(len, todo)):
+            best = max(free)
+        for device, line in enumerate(todo):
+            for item in line:
+                if item in done or (at := end_of(pipeline, done, item, device)) < 0:
+                    continue
+                if not within(pipeline, device, [*lines[device], item]):
+                    continue
+                end = max(at, free[device]) + pipeline.costs[device][item.shard].of(item.kind)
+                now, rows = list(free), list(lines)
+                now[device], rows[device] = end, [*lines[device], item]
+                go({**done, item: (end, device)}, rows, now)
+
+    go({}, [[] for _ in todo], [0] * len(todo))
+    return best
+
+
+def test_backwards_come_first() -> None:
+    """Two shards on two devices make 1F1B on the second, while the first runs ahead."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 3)
+    end, order = ranked_schedule(pipeline, ((0, 0, 0), (1, 1, 1)))
+    assert end == 12
+    assert text(order) == ["F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2"]
+
+
+def test_an_eager_ranking_takes_forwards_first() -> None:
+    """One device computes all microbatches of a shard, up and down; by default it comes back at
+    once."""
+    pipeline, rows = Pipeline.alike([Cost(1, 1, 1)] * 2, 1, 2), ((0, 0), (0, 0))
+    _, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True, lowest=True))
+    assert text(order) == ["F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"]
+    _, order = ranked_schedule(pipeline, rows)
+    assert text(order) == ["F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1"]
+
+
+def test_memory_bounds_the_microbatches_in_flight() -> None:
+    """With memory for one microbatch, the first device waits for it to come back."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1, held=5), Cost(1, 1, 1, held=5)], 2, 2, limit=9)
+    end, order = ranked_schedule(pipeline, ((0, 0), (1, 1)))
+    assert text(order) == ["F0.0 B0.0 F0.1 B0.1", "F1.0 B1.0 F1.1 B1.1"]
+    assert end == 12
+
+
+def test_gradients_of_weights_fill_gaps() -> None:
+    """A backward in two parts lets the first device begin earlier; W comes last."""
+    pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 2)
+    rows = ((0, 0), (1, 1))
+    end, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, split=True))
+    assert text(order) == ["F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", "F1.0 I1.0 F1.1 I1.1 W1.0 W1.1"]
+    assert (end, ranked_schedule(pipeline, rows)[0]) == (7, 9)
+
+
+def test_too_little_memory_is_named() -> None:
+    """The error has both numbers, and with what it names there is a schedule."""
+    costs, rows = [Cost(1, 1, 1, held=4), Cost(1, 1, 1, held=3)], ((0, 0), (0, 0))
+    with pytest.raises(Infeasible, match=r"holds 7 on device 0, which has 6 .*") as error:
+        ranked_schedule(Pipeline.alike(costs, 1, 2, limit=6), rows)
+    assert error.value.smallest == 7
+    assert ranked_schedule(Pipeline.alike(costs, 1, 2, limit=7), rows)[0] == 12
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_schedules_are_whole_and_sound(seed: int) -> None:
+    """Every pass once on its device, inputs and memory kept, and the time is that of the order."""
+    pipeline, rows = random_case(seed, shards=5, microbatches=4)
+    for eager, split in product((False, True), (False, True)):
+        ranking = ranking_of(pipeline, split, eager)
+        end, order = ranked_schedule(pipeline, rows, ranking)
+        assert sorted(ranking) == sorted(item for line in order for item in line)
+        assert end == makespan(pipeline, order)
+        for device, line in enumerate(order):
+            assert all(rows[item.shard][item.microbatch] == device for item in line)
+            assert within(pipeline, device, list(line))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_schedules_of_any_rule_are_whole_and_sound(seed: int) -> None:
+    """The same with depths and waits: nothing waits for ever, nor beyond the depth."""
+    pipeline, rows = random_case(seed, shards=5, microbatches=4)
+    rng = random.Random(seed)
+    depth = tuple(rng.randint(1, 3) for _ in rows)
+    wait = tuple(rng.choice((0, 50, 500)) for _ in range(pipeline.devices))
+    for eager, split in product((False, True), (False, True)):
+        rule = Rule(depth, wait, eager)
+        tables = Tables.of(pipeline, ranking_of(pipeline, split, eager))
+        taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
+        end = judged(tables, rows, tables.loads(rows), rule=rule, taken=taken)
+        order = tuple(tuple(tables.passes[i] for i in line) for line in taken)
+        assert makespan(pipeline, order) <= end < FAR  # a pass that it waits for may have to wait
+        assert sorted(tables.passes) == sorted(item for line in order for item in line)
+        for device, line in enumerate(order):
+            assert within(pipeline, device, list(line))
+            flying = Counter[int]()
+            for item in line:
+                flying[item.shard] += (item.kind == "F") - (item.kind in "BI")
+                assert item.kind != "F" or flying[item.shard] <= depth[item.shard]
+
+
+def test_brute_force_is_never_beaten_and_mostly_met() -> None:
+    """On tiny cases no schedule is below the best of all orders; most are that."""
+    met = 0
+    for seed in range(40):
+        pipeline, rows = random_case(seed, shards=2, microbatches=2)
+        ends = []
+        for eager in (False, True):
+            ranking = ranking_of(pipeline, eager=eager)
+            end, order = ranked_schedule(pipeline, rows, ranking)
+            ends.append(end)
+        least = shortest(pipeline, [list(line) for line in order])
+        assert least <= min(ends)
+        met += least == min(ends)
+    assert met >= 34
+
+
+def by_rule(rule: Rule, times: tuple[int, ...] = (1, 1, 1), split: bool = True) -> list[str]:
+    """The kinds of passes of three microbatches on two stages."""
+    pipeline = Pipeline.alike([Cost(*times, 2, 1)] * 2, 2, 3)
+    return [
+        "".join(p.kind for p in line) for line in Schedules(pipeline, PLACES, split).order(rule)
+    ]
 
 
 def test_depth_limits_forwards_in_flight() -> None:
     """A third forward would fit and has arrived."""
-    assert _line(_rule(depth=3))[:4] == ["F0", "F1", "F2", "I0"]
-    assert _line(_rule(depth=2))[:4] == ["F0", "F1", "I0", "F2"]
-
-
-def test_weights_come_first_where_memory_stops_a_forward() -> None:
-    """Two in flight hold 4; after I0 one unit is missing for F2, which W0 gives back, although the
-    gap is too short for the rule."""
-    assert _line(_rule(fill=1000), limit=4)[:4] == ["F0", "F1", "I0", "W0"]
-    assert _line(_rule(depth=2, fill=1000))[:4] == ["F0", "F1", "I0", "F2"]
+    assert by_rule(Rule((3, 3), (100, 100), False))[0][:4] == "FFFI"
+    assert by_rule(Rule((2, 2), (100, 100), False))[0][:4] == "FFIF"
 
 
 def test_eager_devices_take_forwards_before_backwards() -> None:
     """On the last stage the next forward is there when the backward is."""
-    schedule = ListSchedule(Pipeline.alike([UNIT] * 2, 2, 3), PLACES)
-    for eager, second in ((False, "I0"), (True, "F1")):
-        order = schedule.network.order(schedule.lines(_rule(eager=eager)))
-        assert f"{order[1][1].kind}{order[1][1].microbatch}" == second
+    for eager, begins in ((False, "FI"), (True, "FF")):
+        assert by_rule(Rule((3, 3), (100, 100), eager))[1].startswith(begins)
 
 
 def test_without_a_split_backwards_are_whole() -> None:
     """B instead of I and W."""
-    assert _line(_rule(), split=False) == ["F0", "F1", "F2", "B0", "B1", "B2"]
+    assert by_rule(Rule((3, 3), (0, 0), False), split=False)[0] == "FFFBBB"
 
 
 def test_a_gap_shorter_than_a_weight_is_filled_only_if_the_rule_says_so() -> None:
     """W takes 4, and the next backward comes after 1."""
-    schedule = ListSchedule(Pipeline.alike([Cost(1, 3, 4, 2, 1)] * 2, 2, 2), PLACES)
-    kinds = {}
-    for drain in (20, 50):
-        order = schedule.network.order(schedule.lines(_rule(drain=drain)))
-        kinds[drain] = "".join(item.kind for item in order[0])
-    assert kinds == {20: "FFIWIW", 50: "FFIIWW"}
+    for wait, kinds in ((25, "FFIFIWIWW"), (26, "FFIFIIWWW")):
+        assert by_rule(Rule((2, 1), (wait, 0), False), (1, 3, 4))[0] == kinds
 
 
 def test_bubbles_vanish_with_twice_the_memory() -> None:

@@ -14,11 +14,6 @@ def _line(text: str) -> tuple[Pass, ...]:
     return tuple(Pass(p[1], int(p[0]), int(p[2])) for p in text.split())  # type: ignore[arg-type]
 
 
-def test_a_complete_order_passes() -> None:
-    """As it is made."""
-    check(PIPELINE, GOOD)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [

@@ -127,7 +127,7 @@ def test_memory_for_later_shards_is_kept_free() -> None:
     """Room for two forwards: the second is that of the same microbatch further on."""
     pipeline = Pipeline.alike([ONE] * 4, 2, 2, limit=4)
     order = NAMED["interleaved"](pipeline, ((0,), (1,), (0,), (1,)))
-    assert _text(order)[0] == "0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1"
+    assert _text(order)[0] == "0F0 2F0 2B0 0F1 0B0 2F1 2B1 0B1"
 
 
 def test_memory_splits_gpipe_in_groups() -> None:
@@ -147,7 +147,7 @@ def test_zero_bubble_lets_weights_wait_for_gaps() -> None:
     ]
 
 
-def test_gpipe_ends_where_every_list_schedule_would_wait_in_a_circle() -> None:
+def test_list_schedules_end_where_devices_might_wait_in_a_circle() -> None:
     """Device 0 has microbatches 0 and 3 of the heavy shard, and all of the last one."""
     held = [(0, 0), (0, 0), (2, 2), (2, 1), (1, 0), (3, 0)]
     costs = [Cost(27, 30, 18, *memory) for memory in held]
@@ -155,7 +155,7 @@ def test_gpipe_ends_where_every_list_schedule_would_wait_in_a_circle() -> None:
     places = ((0, 2), (0, 1, 2), (0, 1, 2), (2,), (2,), (0,))
     order = NAMED["zero-bubble"](pipeline, places)
     check(pipeline, order)
-    assert order == NAMED["gpipe"](pipeline, places)
+    assert makespan(pipeline, order) < makespan(pipeline, NAMED["gpipe"](pipeline, places))
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))

@@ -8,17 +8,11 @@ from support.order_check import check
 
 from planner.errors import Infeasible
 from planner.orders import places
+from planner.orders.list_schedule import FAR, judged, ranked_schedule
 from planner.orders.moves import State
 from planner.orders.passes import Cost, Pass, Pipeline
 from planner.orders.places import placed
-from planner.orders.ranked_schedule import (
-    FAR,
-    Tables,
-    backwards_first,
-    breadth_first,
-    judged,
-    ranked_schedule,
-)
+from planner.orders.tables import Tables, ranking_of
 from planner.orders.timing import makespan
 
 UNEVEN = [Cost(2, 3, 1, hop=1), Cost(5, 6, 4, hop=2), Cost(1, 2, 0, hop=1), Cost(0, 4, 3, hop=1)]
@@ -41,7 +35,9 @@ def every(pipeline: Pipeline, replicas: int) -> Iterator[places.Rows]:
 def test_places_are_as_good_as_by_trying_all(replicas: int) -> None:
     """With two rankings, no placement of four shards on three devices is shorter."""
     pipeline = Pipeline.alike(UNEVEN, 3, 3)
-    tables = [Tables.of(pipeline, rule(pipeline)) for rule in (backwards_first, breadth_first)]
+    tables = [
+        Tables.of(pipeline, ranking_of(pipeline, eager=e, lowest=True)) for e in (False, True)
+    ]
     spans = [judged(t, rows, t.loads(rows)) for rows in every(pipeline, replicas) for t in tables]
     found = placed(pipeline, 400, replicas=replicas)
     assert found.makespan == min(spans)
@@ -54,7 +50,7 @@ def test_changes_are_rejected_only_where_no_schedule_is_as_short() -> None:
     times = tuple((6, 15, 3, 7) for _ in range(3))
     for split in (False, True):
         before, behind = places.ways(pipeline, split)
-        table, tight = Tables.of(pipeline, breadth_first(pipeline, split)), 0
+        table, tight = Tables.of(pipeline, ranking_of(pipeline, split, eager=True)), 0
         for rows in every(pipeline, 0):
             state = State(rows, tuple(table.loads(rows)), times, 0)
             firsts = list(zip(state.loads, state.lowest(), strict=True))

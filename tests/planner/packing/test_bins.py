@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.partitions import partitions
+from support.dispatching import partitions
 
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
 

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from support.dispatching import PACKINGS
-from support.partitions import partitions
+from support.dispatching import PACKINGS, partitions
 
 from planner.dispatch import Curve
 from planner.packing.packing import How, packed

@@ -69,13 +69,6 @@ def test_a_pipeline_without_sequences_has_a_microbatch() -> None:
     assert sorted(step.us)[0] == 52
 
 
-def test_a_sequence_that_fits_nowhere_is_an_error() -> None:
-    """Also with one pipeline."""
-    for pool in (POOL, Pool((LONG,)), Pool((PipelineType(SHORT.curve, 1, 512),))):
-        with pytest.raises(ValueError, match="5000 tokens"):
-            laid_out(pool, np.array([5000, 3]), "balanced")
-
-
 def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> None:
     """Long sequences in one deep pipeline, where longest-first has one in each."""
     pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))

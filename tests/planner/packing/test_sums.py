@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.packing.sums import Kind, largest, loads, renumbered
+from planner.packing.sums import StepKind, largest, loads, renumbered
 
 
 def test_microbatches_get_the_numbers_of_their_kind() -> None:
@@ -17,7 +17,7 @@ def test_means_and_most_are_over_the_steps(padded: bool) -> None:
     """A step that comes three times counts three times; nothing is a token of padding."""
     one = loads(np.array([0, 0, 1]), np.array([300, 100, 200]), 2, padded=padded)
     other = loads(np.array([0, 0, 0]), np.array([10, 20, 30]), 2, padded=padded)
-    kind = Kind.of(np.stack([one, other]), np.array([3, 1]), np.array([2]))
+    kind = StepKind.of(np.stack([one, other]), np.array([3, 1]), np.array([2]))
     first = [600, 90] if padded else [400, 60]
     squares = [600 * 300, 90 * 30] if padded else [300**2 + 100**2, 100 + 400 + 900]
     assert kind.most == ((768, 256) if padded else (512, 256),)
@@ -29,7 +29,7 @@ def test_means_and_most_are_over_the_steps(padded: bool) -> None:
 def test_the_first_kind_is_as_large_as_any() -> None:
     """Its microbatches have room for those of other kinds in their places."""
     kinds = [
-        Kind.of(np.array([[tokens, tokens]]), np.array([1]), np.array(counts))
+        StepKind.of(np.array([[tokens, tokens]]), np.array([1]), np.array(counts))
         for tokens, counts in (([300, 200, 100], [2, 1]), ([600, 700], [1, 1]))
     ]
     assert largest(kinds) == ((768, 256), (768,))
@@ -38,5 +38,5 @@ def test_the_first_kind_is_as_large_as_any() -> None:
 def test_some_steps_are_kept_as_they_are() -> None:
     """Evenly spread, however many there are; of a step without samples a token of padding."""
     held = np.array([[[step + 1, 0], [step + 1, 0]] for step in range(100)])
-    some = Kind.of(held, np.ones(100, np.int64), np.array([2])).some
+    some = StepKind.of(held, np.ones(100, np.int64), np.array([2])).some
     assert some[:, 0].tolist() == [[step + 1, 1] for step in range(0, 100, 4)]

@@ -56,10 +56,10 @@ def test_a_plan_is_in_the_layout_and_order_asked_for(order: OrderName) -> None:
 
 
 def test_a_plan_on_several_devices_is_bounded_by_fill_and_drain() -> None:
-    """No shorter than its load alone says, no longer than the plan; on one device there is none."""
+    """No shorter than its compute, no longer than the plan; on one device there is none."""
     plan = built(asked("2x1"))
     bounds = {bound.name: bound.us for bound in plan.prediction.bounds}
-    assert bounds["load"] < bounds["fill-and-drain"] <= plan.prediction.makespan_us
+    assert bounds["compute"] < bounds["fill-and-drain"] <= plan.prediction.makespan_us
     assert plan.prediction.lower_bound_name == "fill-and-drain"
     alone = built(replace(asked("2x1"), layout=parse_layout("1x1")))
     assert "fill-and-drain" not in {bound.name for bound in alone.prediction.bounds}

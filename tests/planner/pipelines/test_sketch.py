@@ -72,7 +72,7 @@ def test_few_of_many_uneven_layouts_are_promising() -> None:
     kept = promising(every)
     assert {s.layout for s in every if s.layout.even} <= {s.layout for s in kept}
     assert len({(s.layout, s.costs.microbatch) for s in kept if not s.layout.even}) == 16
-    assert min(every, key=lambda s: s.guess_us).layout in {s.layout for s in kept}
+    assert min(every, key=lambda s: s.bound_us).layout in {s.layout for s in kept}
     asked = looked_at(task, "5,2,1", ["1f1b"])
     assert promising(asked) == asked
 

@@ -84,9 +84,10 @@ def test_less_host_memory_is_slower_not_impossible(quick: None) -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_the_smallest_host_memory_named_is_the_smallest(tasks: int, quick: None) -> None:
-    """With it there is a plan, with a little less there is none."""
+    """With it there is a plan, with a little less there is none; what there is is named too."""
     every = [heavy(name, layers=3, steps=3) for name in "ab"[:tasks]]
-    with pytest.raises(Infeasible, match="--host-memory that would do") as caught:
+    told = r"host store .*\(1 bytes\).*--host-memory that would do"
+    with pytest.raises(Infeasible, match=told) as caught:
         build(asked(*every, host=1, room=60 << 16), profile_sha256=HASH)
     assert caught.value.resource == "host"
     smallest = caught.value.smallest

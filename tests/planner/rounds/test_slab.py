@@ -113,8 +113,7 @@ def test_every_value_has_its_bytes_and_the_slab_ends_with_the_last(of: Lives) ->
         assert len(buffers_of(value, slab)) == (value.parts if value.bytes else 0)
     assert slab.bytes == max((end for _, end in spans(slab).values()), default=0)
     live = [sum(v.bytes for v in of.values if alive(v, s, of.count)) for s in range(of.count)]
-    lives = ((value.bytes, value.first, value.last) for value in of.values)
-    assert max(live) == max(bytes_alive(lives, of.count)) <= slab.bytes
+    assert max(live) == max(bytes_alive(of.values, of.count)) <= slab.bytes
 
 
 @given(strategies(), st.integers(0, 8000))

@@ -11,13 +11,11 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from support import synthetic
-from support.texts import text_task
+from support.texts import built, text_task
 
-import plans
-from planner import Infeasible, Problem, build
+from planner import Infeasible, Problem
 from planner.inputs import Want, parse_layout
 from planner.storage.host_store import _gathered
-from plans import prove_tables
 from plans.order import task_runs, waiting
 from plans.samples import open_table, table_path
 from plans.schema import Plan
@@ -55,15 +53,6 @@ def asked(*tasks: Task, room: int = PLENTY, lengths: Lengths = LENGTHS, **more: 
     one = Problem.of(profile, devices=2, device_bytes=room, host_bytes=None)
     own = {task.name: lengths[task.name] for task in tasks if task.lengths}
     return replace(one, lengths=own, packing="ffd" if own else "auto", **more)
-
-
-def built(problem: Problem, folder: Path, **options: Any) -> Plan:
-    """Its plan, proven with its tables and the lengths of all samples."""
-    output = folder / "plan.json"
-    plan = build(problem, profile_sha256="0" * 64, output=output, **options)
-    plans.save(output, plan)
-    prove_tables(plan, output, problem.lengths)
-    return plan
 
 
 def turns_of(plan: Plan, task: str) -> Runs:

@@ -12,7 +12,7 @@ from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import Effort, Kind, Problem
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import renamed
 from planner.search.task import Wide
@@ -42,7 +42,7 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
     )
-    made = Round(strategy, Links.of(problem.device), problem.device_bytes - strategy.reserve_bytes)
+    made = DeviceRound(strategy, Links.of(problem.device), problem.device_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import texts
 
-from planner import Problem, build
+from planner import Problem
 from planner.estimate import Spec, estimate
 from planner.inputs import parse_layout
 from planner.sequences import choose
-from plans import prove_tables, save
 from plans.schema import Plan
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -23,10 +23,7 @@ def built(folder: Path) -> Plan:
     profile = estimate(Spec("gpt2", "4090", 8, steps=4), lengths=LENGTHS)
     one = Problem.of(profile, devices=4, device_bytes=None, host_bytes=None)
     one = replace(one, layout=parse_layout("4x1"), packing="ffd", lengths={"gpt2": LENGTHS})
-    plan = build(one, profile_sha256="0" * 64, seconds=600, output=folder / "plan.json")
-    save(folder / "plan.json", plan)
-    prove_tables(plan, folder / "plan.json", {"gpt2": LENGTHS})
-    return plan
+    return texts.built(one, folder, seconds=600)
 
 
 def orders(plan: Plan) -> list[str]:

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from msgspec import structs
 from support import synthetic
-from support.texts import text_task
+from support.texts import built, text_task
 from support.true_steps import Truth
 
-import plans
-from planner import Infeasible, Problem, build
+from planner import Infeasible, Problem
 from planner.inputs import PackingName, parse_layout
 from planner.views import describe
-from plans import prove_tables
 from plans.order import task_runs
 from plans.samples import open_order, open_table, table_path
 from plans.schema import Plan
@@ -36,15 +34,6 @@ def asked(room: int = PLENTY, devices: int = 2, packing: PackingName = "auto") -
     profile = synthetic.profile(task, usable_bytes=room)
     one = Problem.of(profile, devices=devices, device_bytes=room, host_bytes=None)
     return replace(one, packing=packing, lengths={task.name: LENGTHS})
-
-
-def built(problem: Problem, folder: Path) -> Plan:
-    """Its plan, saved, and its table proven for the lengths of all samples."""
-    output = folder / "plan.json"
-    plan = build(problem, profile_sha256="0" * 64, output=output)
-    plans.save(output, plan)
-    prove_tables(plan, output, {"text": LENGTHS})
-    return plan
 
 
 @pytest.mark.parametrize(

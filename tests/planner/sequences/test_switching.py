@@ -25,7 +25,6 @@ from planner.views import describe_alternatives
 from plans import InvalidPlan, prove_tables
 from plans.samples import open_table, table_path, write
 from plans.schema import Plan
-from plans.timing import duration_us
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -137,13 +136,6 @@ def test_steps_of_two_ways_come_in_turn(pair: list[Made]) -> None:
     found = InTurn(pair)
     assert found.which.tolist() == [0, 1] * 3 + [0] * 4
     assert [one.rounds for one in found.parts] == [1] * 6 + [4]
-
-
-def test_a_segment_takes_longer_to_begin_than_to_go_on(pair: list[Made]) -> None:
-    """Its first round waits for all of enter, and its last one for all of its own ops."""
-    for one in pair:
-        begins = duration_us(one.program, 3) - 3 * one.program.period_us
-        assert one.begin_us == begins > one.program.enter_us + one.program.leave_us
 
 
 def test_a_task_is_as_large_as_in_any_of_its_programs(pair: list[Made]) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from support import synthetic
 
 from planner.shards.costs import TaskCosts
-from planner.shards.cuts import Caps, cheapest, cut_points, layer_graph
+from planner.shards.cuts import cheapest, cut_points
 from profiles.schema import Task, Time
 
 
@@ -24,17 +24,15 @@ def test_no_other_cut_within_the_caps_is_cheaper(
 ) -> None:
     """All subsets of cut points, tried one by one, contain nothing cheaper."""
     costs = TaskCosts(synthetic.task("a", layers=layers, seed=seed), 4)
-    caps = Caps(param_mib << 20, transient_kib << 18)
-    found = cheapest(costs, list(range(layers + 1)), caps, 50)
+    params, transients = param_mib << 20, transient_kib << 18
+    found = cheapest(costs, list(range(layers + 1)), params, transients, 50)
     allowed = []
     for count in range(layers):
         for inner in combinations(range(1, layers), count):
             cuts = (0, *inner, layers)
             shards = [costs.shard(a, b) for a, b in pairwise(cuts)]
             if all(
-                s.param_bytes <= caps.param_bytes
-                and s.backward_transient_bytes <= caps.transient_bytes
-                for s in shards
+                s.param_bytes <= params and s.backward_transient_bytes <= transients for s in shards
             ):
                 allowed.append(price(costs, cuts, 50))
     assert (found is None) == (not allowed)
@@ -81,4 +79,4 @@ def test_tied_layers_are_never_separated() -> None:
     """A tie between the first and the third layer leaves only the cuts outside it."""
     task = synthetic.task("a", layers=5)
     tied = Task(**{f: getattr(task, f) for f in task.__struct_fields__} | {"ties": ((0, 2),)})
-    assert cut_points(layer_graph(tied)) == [0, 3, 4, 5]
+    assert cut_points(tied) == [0, 3, 4, 5]

@@ -14,7 +14,7 @@ from planner.builder import build
 from planner.errors import Infeasible
 from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort, Problem
-from planner.lowering.round import Round
+from planner.lowering.round import DeviceRound
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, holdings
 from planner.shards.shard_cost import Links
@@ -121,9 +121,8 @@ def test_any_choice_is_sound_and_above_the_bound(
     made = apart.strategy(task, mode, microbatch, (0, *sorted(cuts), 6), block)
     asked = apart.problem(task)
     apart.planned(asked, made)
-    laid_out = Round(made, Links.of(asked.device), 0)
-    needs = laid_out.slab.bytes + made.reserve_bytes
-    bound = task_bound(task, Effort(1e18, 0), Links.of(asked.device), needs)
+    laid_out = DeviceRound(made, Links.of(asked.device))
+    bound = task_bound(task, Effort(1e18, 0), Links.of(asked.device), laid_out.device_bytes)
     assert bound.period_us <= laid_out.period_us
     quick = replace(made, lumped=True)
-    assert Round(quick, Links.of(asked.device), 0).slab.bytes == laid_out.slab.bytes
+    assert DeviceRound(quick, Links.of(asked.device)).device_bytes == laid_out.device_bytes

@@ -15,11 +15,9 @@ from support import handmade, synthetic
 from support.cli import planner_cli, refused, succeeded
 from support.disk_oracle import disk_harm
 from support.disked import timed
-from support.keeping import packed_part
-from support.parts import Part, resident_part
+from support.parts import Part, packed_part, resident_part, streamed_part
 from support.retime import foretold
 from support.stores import stores_of
-from support.streaming import streamed_part
 
 import profiles
 from planner import Infeasible, Problem, build

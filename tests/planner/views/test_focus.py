@@ -1,13 +1,10 @@
 """Which round is drawn close up."""
 
-import msgspec
 import pytest
 from support import timetables
 
 from planner.views.focus import focus
 from profiles.errors import FormatError
-
-replace = msgspec.structs.replace
 
 
 def test_close_ups_are_chosen_by_step_or_steady() -> None:
@@ -30,8 +27,6 @@ def test_an_unknown_task_is_refused_with_those_there_are() -> None:
 def test_a_step_is_found_in_the_segment_that_trains_it() -> None:
     """Steps go on from segment to segment of a task."""
     plan = timetables.plan(rounds=6)
-    first, program = plan.segments[0], plan.programs[0]
-    again = replace(first, start_us=first.end_us, end_us=2 * first.end_us)
-    plan = timetables.assemble(plan.tasks[:2], (program,), (first, again))
+    plan = timetables.assemble(plan.tasks[:2], plan.programs[:1], [("ab", (0,), 6)] * 2)
     found = [focus(plan, "b", step) for step in (5, 6)]
     assert [one and one[:2] for one in found] == [(0, 5), (1, 0)]

@@ -78,7 +78,7 @@ EVERYWHERE = ((0, 1, 2),) * 2
 
 SOUND = {
     "breadth": lambda: plan(PIPE, order=breadth),
-    "1f1b": lambda: plan(((0,), (1,), (2,)), order=lambda where: in_turns(where, 3)),
+    "1f1b": lambda: plan(((0,), (1,), (2,)), order=in_turns),
     "interleaved, spilling": lambda: plan(PIPE, SPILLING),
     "front": lambda: plan(FRONT, norms=True, homes=(1, 2)),
     "rear": lambda: plan(REAR, KEPT, homes=(0, 3)),

@@ -2,7 +2,6 @@
 
 import re
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from support.disk_oracle import disk_harm
@@ -10,7 +9,6 @@ from support.disked import DISKED, MOVE_US, disked, swapping, timed, together
 from support.edits import put, with_segment
 from support.mutations import Mutants, bites, sampled
 
-import plans
 from plans.checker.check import violations
 from plans.schema import Buffer, Plan
 
@@ -148,9 +146,3 @@ def test_tasks_wait_on_a_disk_on_one_node_only() -> None:
     devices = (plan.devices[0], *(replace(device, node=1) for device in plan.devices[1:]))
     found = violations(replace(plan, devices=devices))
     assert "disk: the plan has 2 nodes; tasks wait on a disk only in plans of one node" in found
-
-
-def test_a_plan_with_a_disk_is_read_as_it_was_written() -> None:
-    """What segments read and write is part of the format."""
-    plan = disked("two-rooms")
-    assert plans.loads(msgspec.json.encode(plan)) == plan

@@ -19,11 +19,11 @@ from support.edits import (
     with_shard,
     writing,
 )
-from support.halves import halved
 from support.handmade import KEPT, PLANS, halves, halves_saved, kept
 from support.mutate_tasks import keep_graph
 from support.parts import SAVED, TRANSIENT
 from support.retime import retimed
+from support.rewrites import halved
 
 from plans.checker.check import violations
 from plans.schema import Memory, Plan
@@ -69,9 +69,7 @@ ONLY: dict[str, dict[str, Edit]] = {
 
 # And here it is one of them.
 AMONG: dict[str, dict[str, Edit]] = {
-    "returned": {"a.s1.B1 round 0: reads x": lambda p: drop(p, "a.x1.P1")},
     "state": {
-        "a.s0.U0 round 1: reads state…version 1 but it holds": lambda p: drop(p, "a.s0.S1"),
         "…runs on stream host.0, expected a compute stream": (
             lambda p: change(p, "a.s0.U0", stream="host.0")
         ),
@@ -96,7 +94,7 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.a0.S0: nothing is packed, the activations of s0 are 'saved'": (
             lambda p: with_shard(p, 0, activations="saved")
         ),
-        f"a.a0.S0: saved has {SAVED + 1} bytes but a.out0 of space 0 has {SAVED}": (
+        f"a.s0.F0: saved has {SAVED + 1} bytes but a.out0 of space 0 has {SAVED}": (
             lambda p: with_shard(p, 0, saved_bytes=SAVED + 1)
         ),
         "a.s1.B0 round 0: reads saved from a.in0": lambda p: drop(p, "a.a1.P0"),
@@ -133,7 +131,7 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.s0: has 1 left bytes, but none of its backwards is split, expected 0": lambda p: (
             with_shard(p, 0, left_bytes=1)
         ),
-        "a.s1.I0: a shard of 0 gradient bytes has none of parameters, its": lambda p: with_shard(
+        "a.s1.I0: I is about gradients of parameters, of which s1 has 0": lambda p: with_shard(
             p, 1, grad_bytes=0
         ),
     },

@@ -7,10 +7,8 @@ runs the plan on bytes.
 import re
 
 import pytest
-from support.casting import CASTING
-from support.handmade import PLANS
+from support.handmade import CASTING, NOTED, PLANS
 from support.mutations import MUTATORS, bites, mutants
-from support.noted import NOTED
 from support.oracle import harm
 
 from plans.schema import Plan
@@ -22,7 +20,7 @@ ALL = PLANS | NOTED | {name: CASTING[name] for name in map("cast-{}".format, SEV
 
 def names(plan: Plan) -> set[str]:
     """Everything that a violation may begin with."""
-    found = {"host", "prediction", *(task.name for task in plan.tasks)}
+    found = {"node 0", "prediction", *(task.name for task in plan.tasks)}
     found |= {f"device {n} {device.name!r}" for n, device in enumerate(plan.devices)}
     found |= {f"segment {n}" for n in range(len(plan.segments))}
     found |= {f"{t.name}.s{n}" for t in plan.tasks for n in range(len(t.shards))}

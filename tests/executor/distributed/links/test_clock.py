@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     succeeded(planner_cli(*call, "-o", folder / "plan.json"))
     command = json.dumps(["run", "plan.json", "-o", "x"])
     said = folder / "said"
-    both = started(torchrun(2, IN_TURN, command), said, folder, APART="clock")
+    both = started(torchrun(2, IN_TURN, command), said, folder, APART="1")
     assert ended(both) == 0, said.read_text()
     return folder
 

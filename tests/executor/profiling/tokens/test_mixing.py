@@ -217,12 +217,11 @@ def test_a_model_is_afterwards_as_before() -> None:
 def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its curves are there; why no two sequences may share a microbatch stands beside them. What
+    """Why no two sequences may share a microbatch stands beside its times. What
     buffers change is kept for as many microbatches as a step has samples."""
     (made,) = measured(task(Embedding(), Causal(), Batched(WIDTH)), 1).tasks
     assert made.lengths is not None
     assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence is off by ")
-    assert all(layer.curves for layer in made.layers)
     assert made.layers[2].buffer_bytes == (1 + 2) * 3 * 256
     said = "note: task toy: each sequence has a microbatch of its own; layer 1 (Causal)"
     assert said in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """Kinds of rounds that follow each other, against an oracle that executes the very sequence.
 
-The oracle (`support.kinded.harm`) shares no code with the checker: it runs a segment's rounds on
+The oracle (`support.replayed`) shares no code with the checker: it runs a segment's rounds on
 bytes, in random orders that keep the edges within each run of rounds.
 """
 
@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 from support.edits import change
 from support.handmade import PLANS
-from support.kinded import MOST, harm, kinded, with_kind
+from support.kinded import MOST, kinded, with_kind
 from support.mutations import mutants
+from support.replayed import run_harm
 
 from plans.checker.check import violations
 from plans.checker.lengths import pairs
@@ -26,7 +27,7 @@ def test_kinds_without_the_last_microbatches_train_the_right_numbers(name: str) 
     """In the eyes of the checker, and when the segment is executed."""
     plan = kinded(name, [FULL, [256], [256, 512]], RUNS)
     assert violations(plan) == []
-    assert name == "halves" or harm(plan) is None
+    assert run_harm(plan) is None
 
 
 def one_device() -> Plan:
@@ -49,9 +50,9 @@ def test_a_kind_that_leaves_old_parameters_behind_may_not_be_followed() -> None:
     (program,) = plan.programs
     last = with_kind(plan, 1, program.kinds[0].ops, ((0, 2), (1, 3)))
     assert violations(last) == []
-    assert harm(last) is None
+    assert run_harm(last) is None
     between = with_kind(plan, 1, program.kinds[0].ops, ((0, 2), (1, 3), (0, 1)))
-    assert harm(between) is not None
+    assert run_harm(between) is not None
     (line,) = violations(between)
     assert line.startswith("a.s0.B1 round 0: reads param from a.param1 ")
     assert line.endswith(" a.s0 param version 0 [kind 0 after kind 1]")
@@ -68,7 +69,7 @@ def test_a_kind_that_hands_the_parameters_on_may_be_followed() -> None:
     ops.append(sends)
     made = with_kind(plan, 1, ops, ((0, 2), (1, 3), (0, 1)))
     assert violations(made) == []
-    assert harm(made) is None
+    assert run_harm(made) is None
 
 
 def frozen() -> Plan:
@@ -144,7 +145,7 @@ def test_every_harmful_kind_is_refused(name: str) -> None:
             continue
         order = rng.choice([((0, 1), (1, 2), (0, 1)), ((1, 1), (0, 2), (1, 1)), ((0, 2), (1, 1))])
         plan = with_kind(with_kind(base, 1, program.round), 2, round_, order)
-        if why := harm(plan, seed=rng.randrange(99)):
+        if why := run_harm(plan, seed=rng.randrange(99)):
             harmful += 1
             assert violations(plan), f"{mutant.name}: {why}"
     assert harmful > 25

@@ -138,12 +138,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _unplanned(row: Row) -> str:
     """Why a budget has no plan: the smallest that would do, or the planner's own words."""
-    start = show_bytes(row.device_bytes)
-    if row.smallest_bytes is None:
-        return f"{start}  {row.problem}"
-    flag = "--host-memory" if "--host-memory" in row.problem else "--device-memory"
-    least = f"{show_bytes(row.smallest_bytes)} ({row.smallest_bytes} bytes)"
-    return f"{start}  infeasible: smallest {flag} that would do: {least}"
+    _, least, bytes_ = row.problem.partition("smallest --")
+    why = f"infeasible: {least}{bytes_}" if least else row.problem
+    return f"{show_bytes(row.device_bytes)}  {why}"
 
 
 def figure(of: Sweep) -> "Figure":

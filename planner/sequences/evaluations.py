@@ -7,16 +7,15 @@ and so on: what is packed together has descending tokens.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
 
-from planner.dispatch import Curve, PipelineType, Pool
+from planner.dispatch import PipelineType, Pool
 from planner.errors import Infeasible
 from planner.lowering import evaluating
 from planner.packing import Array, Asked, How, bucket, laid_out, loads
-from planner.search import Judging
+from planner.search import Evaluations
 from planner.shards import Planned
 from plans import samples
 from plans.schema import Lengths, Program
@@ -27,24 +26,20 @@ _MOST = 8  # microbatches of a device in a round
 _BLOCK = 1024  # samples that are packed together: more would take longer, and pack no better
 
 
-class Judged(NamedTuple):
-    """The program that evaluates, and what a plan says of it."""
-
-    program: Program
-    said: Judging
-
-
-def judged(asked: Asked, strategy: Planned, tables: Path) -> Judged:
-    """The evaluation on the devices of a way to train, packed as is asked, with its table in this
-    folder. Microbatches are as large as the largest of training, or where a device has no memory
-    for that as the longest sample; Infeasible where it has none for that either."""
+def evaluations(asked: Asked, strategy: Planned, tables: Path) -> tuple[Program, Evaluations]:
+    """The program that evaluates on the devices of a way to train, packed as is asked, and what a
+    plan says of it; its table is in this folder. Microbatches are as large as the largest of
+    training, or where a device has no memory for that as the longest sample; Infeasible where it
+    has none for that either."""
     try:
-        return _judged(asked, strategy, tables, strategy.costs.microbatch)
+        return _evaluations(asked, strategy, tables, strategy.costs.microbatch)
     except Infeasible:
-        return _judged(asked, strategy, tables, bucket(int(_lengths(asked).max())))
+        return _evaluations(asked, strategy, tables, bucket(int(_lengths(asked).max())))
 
 
-def _judged(asked: Asked, strategy: Planned, tables: Path, most: int) -> Judged:
+def _evaluations(
+    asked: Asked, strategy: Planned, tables: Path, most: int
+) -> tuple[Program, Evaluations]:
     """The evaluation in microbatches of at most so many tokens."""
     how, devices, said = asked.hows[0], asked.devices, asked.task.evaluation_lengths
     assert said
@@ -53,19 +48,20 @@ def _judged(asked: Asked, strategy: Planned, tables: Path, most: int) -> Judged:
     table = tables / f"{held_out(asked.task.name)}.{devices}"
     digest = samples.write(table, [row])
     lengths = Lengths(said.sha256, said.samples, digest, padded=how == "pad")
-    return Judged(program, Judging(rounds, lengths, table))
+    return program, Evaluations(rounds, lengths, table)
 
 
 def _lengths(asked: Asked) -> Array:
-    assert asked.judged is not None
-    return asked.judged.astype(np.int64)
+    assert asked.held_out is not None
+    return asked.held_out.astype(np.int64)
 
 
 def _packed(asked: Asked, most: int, how: How) -> tuple[Array, int, Array]:
     """The microbatch of every sample, numbered through the rounds; the number of these; and the
     tokens and squares of each microbatch (2 x rounds x microbatches)."""
     lengths, devices = _lengths(asked), asked.devices
-    pool = Pool((PipelineType(_curve(asked, most), 1, most, devices),))
+    (curve,) = asked.curves(most, lambda costs: [costs.total("forward_us")])
+    pool = Pool((PipelineType(curve, 1, most, devices),))
     device, number = _places(pool, lengths, how)
     longest = int(number.max()) + 1
     rounds = -(-longest // _MOST)
@@ -93,13 +89,6 @@ def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
         number[own] = step.groups + (counts - firsts)[device[own]]
         counts += step.counts
     return device, number
-
-
-def _curve(asked: Asked, most: int) -> Curve:
-    """The time of a microbatch's forwards through all layers."""
-    given = (0, 1), (0, most), (most * most, most)
-    us = [asked.costs(most, *own).total("forward_us") for own in given]
-    return Curve.through(most, *us)
 
 
 def _program(asked: Asked, strategy: Planned, held: Array, most: int, rounds: int) -> Program:

@@ -8,12 +8,11 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from support import synthetic
-from support.texts import text_task
+from support.texts import built, text_task
 
-import plans
-from planner import Infeasible, Problem, build
+from planner import Infeasible, Problem
 from planner.inputs import PackingName, parse_layout
-from plans import prove_tables, samples
+from plans import samples
 from plans.order import judge
 from plans.samples import table_path
 from plans.schema import Plan
@@ -51,15 +50,6 @@ def asked(
     profile = synthetic.profile(task, usable_bytes=room)
     one = Problem.of(profile, devices=devices, device_bytes=room, host_bytes=None)
     return replace(one, packing=packing, lengths=lengths)
-
-
-def built(problem: Problem, folder: Path) -> Plan:
-    """Its plan, saved, and its tables proven for the lengths of all samples."""
-    output = folder / "plan.json"
-    plan = build(problem, profile_sha256="0" * 64, output=output)
-    plans.save(output, plan)
-    prove_tables(plan, output, problem.lengths)
-    return plan
 
 
 @pytest.fixture(scope="module")
