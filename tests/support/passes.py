@@ -3,8 +3,16 @@
 import random
 from collections.abc import Collection
 
-from planner.orders import NAMED, Cost, Order, Pipeline, Places, backwards_first, share
-from planner.orders.ranked_schedule import breadth_first, ranked_schedule
+from planner.orders import (
+    NAMED,
+    Cost,
+    Order,
+    Pipeline,
+    Places,
+    ranked_schedule,
+    ranking_of,
+    share,
+)
 
 Where = dict[tuple[int, int], int]
 """The device of every shard and microbatch."""
@@ -19,7 +27,7 @@ def spread(places: Places, microbatches: int) -> Where:
 def breadth(where: Where) -> Order:
     """All forwards of a device before its backwards, shard after shard: GPipe, where it has one."""
     pipeline, rows = _pipeline(where)
-    return ranked_schedule(pipeline, rows, breadth_first(pipeline))[1]
+    return ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True, lowest=True))[1]
 
 
 def in_turns(where: Where) -> Order:
@@ -33,7 +41,7 @@ def greedy(where: Where, rng: random.Random | None = None, halves: Collection[in
     deepest shard, else a forward; or any pass. `halves`: shards whose backwards have two, of which
     the second waits until there is nothing else to do."""
     pipeline, rows = _pipeline(where, halves)
-    ranking = backwards_first(pipeline, split=True)
+    ranking = ranking_of(pipeline, split=True)
     if rng:
         rng.shuffle(ranking)
     return ranked_schedule(pipeline, rows, ranking)[1]

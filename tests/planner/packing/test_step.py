@@ -41,7 +41,7 @@ def test_a_step_is_as_long_as_what_its_pipelines_hold(how: How, seed: int) -> No
     step = laid_out(POOL, lengths, how)
     held = _by_pipeline(step, lengths)
     for own, took, one in zip(held, step.us, [SHORT] * 3 + [LONG] * 2, strict=True):
-        own = [[max(group)] * len(group) if how == "pad" else group for group in own]
+        own = [[max(group, default=0)] * len(group) if how == "pad" else group for group in own]
         own = [group or [1] for group in own]
         assert max(map(sum, own)) <= one.longest
         curve = one.curve
