@@ -85,12 +85,15 @@ def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solutio
 
 
 def _halves(found: Solution) -> list[Part]:
-    """The part divided by its transients, or by its blocks where those are narrow already; none
-    where both are."""
+    """The part divided where it is the wider; none where it is narrow already."""
     part, items = found.part, found.terms.items
     # At least a byte, for layers without any transients.
     smallest = max(1, *(found.terms.costs.backward_transient(*item) for item in items))
+    blocks = (part.high - part.low) / len(items)
     low, high = max(part.least, smallest), max(part.most, smallest)
+    shards = math.log(high / low) / math.log(max(2.0, whole(found.terms).most / smallest))
+    if blocks >= shards and part.high > part.low:
+        return _divided(part)
     if (part.least == 0 and part.most > smallest) or high > _NARROW * low:
         middle = math.isqrt(low * high)
         return [replace(part, most=middle), replace(part, least=middle)]
