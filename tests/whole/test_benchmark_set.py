@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiles import violations
-from profiles.schema import Host, Machine, Profile
 from tests.benchmarks import planner_set
-from tests.benchmarks.instances import Instance, footprint, instances, problem
+from tests.benchmarks.instances import Instance, instances, problem
 
 TINY = Instance(
     {
@@ -27,42 +25,6 @@ def test_the_set_is_the_same_1440_instances_every_time() -> None:
     assert names[-1] == "even-200/mem80/link50/adamw/mb16"
     some = instances()[::97]
     assert [problem(one) for one in some] == [problem(one) for one in some]
-
-
-@pytest.mark.parametrize("instance", instances()[5::96], ids=lambda one: one.base["name"])
-def test_every_base_expands_to_a_sound_problem(instance: Instance) -> None:
-    """One microbatch size, the asked links, a budget of that share of what everything takes."""
-    asked = problem(instance)
-    (task,) = asked.tasks
-    assert [batch.microbatch for batch in task.batches] == [16 // instance.microbatches]
-    rates = {link.alone.bytes_per_s for link in asked.device.links if link.kind != "d2d"}
-    assert rates == {link.both.bytes_per_s for link in asked.device.links if link.kind != "d2d"}
-    assert rates == {instance.link_gb_per_s * 10**9}
-    assert asked.device_bytes == footprint(task) * instance.memory_percent // 100
-    host = Host(usable_bytes=asked.host_bytes, cores=1)
-    machine = Machine(devices=(asked.device,), host=host, load=1)
-    assert violations(Profile(machine=machine, tasks=asked.tasks)) == []
-    held = sum(layer.param_bytes + layer.grad_bytes + layer.state_bytes for layer in task.layers)
-    assert footprint(task) > held
-
-
-def test_random_chains_span_what_can_be_short() -> None:
-    """Among the chains some are bound by compute, some by a link, some by the host's updates."""
-    short = set()
-    for instance in instances():
-        grid = instance.link_gb_per_s, instance.optimizer, instance.microbatches
-        if instance.base["kind"] == "chain" and grid == (12, "adamw", 4):
-            (task,) = problem(instance).tasks
-            runs = instance.microbatches
-            costs = [layer.costs[0] for layer in task.layers]
-            loads = {
-                "compute": runs * sum(c.forward.median_us + c.recompute_backward.median_us
-                                      for c in costs),
-                "link": 2 * sum(layer.param_bytes for layer in task.layers) // 12_000,
-                "host": sum(layer.update_host.median_us for layer in task.layers),
-            }  # fmt: skip
-            short.add(max(loads, key=lambda name: loads[name]))
-    assert short == {"compute", "link", "host"}
 
 
 def test_a_tiny_instance_goes_through() -> None:
