@@ -110,10 +110,7 @@ def _line(profile: Profile, microbatch: int | None) -> Line:
 
 def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: Lengths) -> Row:
     problem = Problem.of(
-        profile,
-        devices=setting.devices,
-        device_bytes=budget,
-        host_bytes=setting.host_bytes,
+        profile, devices=setting.devices, device_bytes=budget, host_bytes=setting.host_bytes
     )
     problem = replace(problem, lengths=lengths)
     try:

@@ -11,15 +11,7 @@ import msgspec
 
 from plans.runlog import RunLog
 from plans.schema import Op, Plan
-from plans.timing import (
-    OpBar,
-    RoundKinds,
-    kinds_of,
-    plan_stream,
-    rank,
-    streams,
-    timeline,
-)
+from plans.timing import OpBar, RoundKinds, kinds_of, plan_stream, rank, streams, timeline
 from profiles.errors import FormatError
 
 MOST_OPS = 200_000
@@ -138,9 +130,7 @@ def _slice(one: OpBar, pid: int, tid: int, start: int, length: int, actual: bool
 
 
 def _flows(
-    edges: Iterable[tuple[OpBar, str]],
-    slices: dict[tuple[int, int, str], Event],
-    actual: bool,
+    edges: Iterable[tuple[OpBar, str]], slices: dict[tuple[int, int, str], Event], actual: bool
 ) -> Iterator[Event]:
     """One arrow per `after` edge of the same round between two streams of those drawn."""
     number = int(actual)  # planned arrows have even numbers, actual ones odd

@@ -15,22 +15,3 @@ from planner.bounds.named import named_bounds
 from planner.bounds.stages import stages_us
 from planner.bounds.step import Bounds, TaskBound
 from planner.bounds.task import task_bounds
-
-__all__ = [
-    "Bounds",
-    "Column",
-    "Demand",
-    "TaskBound",
-    "bounds_by_lengths",
-    "column",
-    "compute_us",
-    "configuration",
-    "demand_of",
-    "dispatch_us",
-    "even_us",
-    "model_of",
-    "named_bounds",
-    "samples_us",
-    "stages_us",
-    "task_bounds",
-]

@@ -23,15 +23,7 @@ from planner.bounds.step import Bounds, Gang, TaskBound
 from planner.inputs import Effort, Problem
 from planner.lp import Status, Terms, minimise, narrowed, scratch_bytes, solve
 from planner.processes import each
-from planner.shards import (
-    PLENTY,
-    Links,
-    TaskCosts,
-    castable,
-    cut_points,
-    shape_of,
-    untied,
-)
+from planner.shards import PLENTY, Links, TaskCosts, castable, cut_points, shape_of, untied
 from profiles.schema import Layer, Task
 
 

@@ -1,7 +1,3 @@
 """The command line: `python -m planner`."""
 
 from planner.cli.parser import main
-
-__all__ = [
-    "main",
-]

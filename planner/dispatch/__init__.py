@@ -3,11 +3,3 @@
 from planner.dispatch.longest_first import longest_first
 from planner.dispatch.pipes import Curve, PipelineType, Pool
 from planner.dispatch.step import dispatches
-
-__all__ = [
-    "Curve",
-    "PipelineType",
-    "Pool",
-    "dispatches",
-    "longest_first",
-]

@@ -4,14 +4,3 @@ from planner.estimate.gpus import GPUS
 from planner.estimate.lengths import read as read_lengths
 from planner.estimate.models import MODELS
 from planner.estimate.profile import MOMENTS, NUMBER, Spec, describe, estimate
-
-__all__ = [
-    "GPUS",
-    "MODELS",
-    "MOMENTS",
-    "NUMBER",
-    "Spec",
-    "describe",
-    "estimate",
-    "read_lengths",
-]

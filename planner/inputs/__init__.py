@@ -19,35 +19,3 @@ from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals
 from planner.inputs.token_costs import at as costs_at
 from planner.inputs.whatif import only_microbatch, override
-
-__all__ = [
-    "DEFAULT",
-    "Effort",
-    "Kind",
-    "Layout",
-    "Limits",
-    "Nodes",
-    "Objective",
-    "Options",
-    "OrderName",
-    "PackingName",
-    "Policy",
-    "Problem",
-    "Want",
-    "across",
-    "add_options",
-    "costs_at",
-    "default",
-    "layouts",
-    "on_nodes",
-    "one_generator",
-    "only_microbatch",
-    "options_of",
-    "override",
-    "parse_layout",
-    "parse_nodes",
-    "read_problem",
-    "residuals",
-    "side_by_side",
-    "too_small",
-]

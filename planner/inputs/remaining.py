@@ -66,11 +66,7 @@ def after(
 
 
 def _same_order(
-    logs: Sequence[RunLog],
-    tasks: Sequence[Task],
-    steps: Mapping[str, int],
-    window: int,
-    path: str,
+    logs: Sequence[RunLog], tasks: Sequence[Task], steps: Mapping[str, int], window: int, path: str
 ) -> None:
     """FormatError for a task whose samples came in another order than is asked for now: steps that
     are left would train some of them again, and others never."""

@@ -25,10 +25,7 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
     known = task.batches[place]
     batch = BatchCost(tokens, _scaled(known.batch_bytes, known.microbatch, tokens))
     layers = tuple(
-        replace(
-            layer,
-            costs=(_cost(layer.costs, place, tokens, used or tokens, total),),
-        )
+        replace(layer, costs=(_cost(layer.costs, place, tokens, used or tokens, total),))
         for layer in task.layers
     )
     return replace(task, batches=(batch,), layers=layers)
@@ -36,11 +33,7 @@ def at(task: Task, tokens: int, squares: int | None = None, used: int | None = N
 
 @lru_cache(maxsize=1 << 12)
 def _cost(
-    costs: tuple[LayerCost, ...],
-    place: int,
-    tokens: int,
-    used: int,
-    squares: int,
+    costs: tuple[LayerCost, ...], place: int, tokens: int, used: int, squares: int
 ) -> LayerCost:
     """The cost of a layer, whose boundaries are scaled from those of costs[place]."""
     known = costs[place]

@@ -7,22 +7,3 @@ from planner.lowering.strategy import PipelineStrategy, separable, whole
 from planner.lowering.trees import needed, spread
 from planner.lowering.turns import gathered
 from planner.lowering.walk import walked
-
-__all__ = [
-    "DeviceRound",
-    "PipelineRound",
-    "PipelineStrategy",
-    "Store",
-    "evaluating",
-    "fitted",
-    "gathered",
-    "kept_bytes",
-    "least_bytes",
-    "needed",
-    "separable",
-    "share_us",
-    "spread",
-    "store",
-    "walked",
-    "whole",
-]

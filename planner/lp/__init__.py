@@ -5,23 +5,3 @@ from planner.lp.rounding import rounded
 from planner.lp.rows import MB, MS, Constraint, Row, Terms, scratch_bytes
 from planner.lp.solver import Linear, Status, duals, minimise, solve, total
 from planner.lp.windows import Solution
-
-__all__ = [
-    "MB",
-    "MS",
-    "Constraint",
-    "Linear",
-    "Row",
-    "Solution",
-    "Status",
-    "Terms",
-    "again",
-    "duals",
-    "guides",
-    "minimise",
-    "narrowed",
-    "rounded",
-    "scratch_bytes",
-    "solve",
-    "total",
-]

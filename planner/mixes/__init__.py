@@ -2,11 +2,3 @@
 
 from planner.mixes.choice import best_mix
 from planner.mixes.intervals import Division, Interval, Offer, divided
-
-__all__ = [
-    "Division",
-    "Interval",
-    "Offer",
-    "best_mix",
-    "divided",
-]

@@ -11,33 +11,3 @@ from planner.orders.places import Placement, placed
 from planner.orders.search import searched
 from planner.orders.tables import ranking_of
 from planner.orders.timing import InvalidOrder, Times, late, makespan, timed
-
-__all__ = [
-    "NAMED",
-    "Cost",
-    "InvalidOrder",
-    "Kind",
-    "Order",
-    "Pass",
-    "Pipeline",
-    "Placement",
-    "Places",
-    "Row",
-    "Rows",
-    "Times",
-    "bounds",
-    "breadth",
-    "gpipe",
-    "improved",
-    "late",
-    "makespan",
-    "one_forward_one_backward",
-    "peaks",
-    "placed",
-    "ranked_schedule",
-    "ranking_of",
-    "searched",
-    "share",
-    "timed",
-    "zero_bubble",
-]

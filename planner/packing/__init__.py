@@ -7,22 +7,3 @@ from planner.packing.packing import How, Packing, packed
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, StepKind, loads
-
-__all__ = [
-    "PACKINGS",
-    "TOKENS",
-    "Arrangement",
-    "Array",
-    "Asked",
-    "How",
-    "Packing",
-    "Samples",
-    "StepKind",
-    "arranged",
-    "bucket",
-    "in_turn",
-    "laid_out",
-    "loads",
-    "packed",
-    "write_table",
-]

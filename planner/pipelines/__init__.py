@@ -5,16 +5,3 @@ from planner.pipelines.fitting import NO_ROOM, all_fitted, mode_program
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.ranking import Estimate, ranked
 from planner.pipelines.sketch import Passes, Sketch, beside
-
-__all__ = [
-    "NO_ROOM",
-    "Estimate",
-    "ModeProgram",
-    "Passes",
-    "Sketch",
-    "all_fitted",
-    "beside",
-    "best",
-    "mode_program",
-    "ranked",
-]

@@ -33,10 +33,7 @@ class Work(NamedTuple):
 
 
 def cut(
-    layers: Sequence[Work],
-    replicas: Sequence[int],
-    microbatches: int,
-    points: Sequence[int],
+    layers: Sequence[Work], replicas: Sequence[int], microbatches: int, points: Sequence[int]
 ) -> tuple[int, ...]:
     """The points at which stages of so many replicas begin, and the end; none if there are no such
     stages.

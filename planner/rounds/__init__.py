@@ -17,35 +17,3 @@ from planner.rounds.ops import Entry, queued
 from planner.rounds.program import SUFFIX, Cycle, assembled, planned_task
 from planner.rounds.slab import Ledger, Life, Slab, buffers_of, stretched
 from planner.rounds.timeline import Needs, execution_order, once, settled
-
-__all__ = [
-    "SUFFIX",
-    "Copy",
-    "Cycle",
-    "Draft",
-    "Emitter",
-    "Entry",
-    "HydraStrategy",
-    "Ledger",
-    "Life",
-    "Needs",
-    "Orders",
-    "Slab",
-    "Steady",
-    "Turn",
-    "Visit",
-    "assembled",
-    "buffers_of",
-    "dependencies",
-    "dispatched",
-    "execution_order",
-    "in_order",
-    "once",
-    "planned_task",
-    "queued",
-    "settled",
-    "shortest",
-    "steady",
-    "stretched",
-    "without",
-]

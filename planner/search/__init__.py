@@ -13,25 +13,3 @@ from planner.search.shares import (
 )
 from planner.search.sums import adds_alike, sums_of, teams_of
 from planner.search.task import Candidate, Wide
-
-__all__ = [
-    "Candidate",
-    "Evaluations",
-    "Packed",
-    "Part",
-    "Searches",
-    "Ways",
-    "Wide",
-    "adds_alike",
-    "baselines",
-    "compared",
-    "descend",
-    "shapes_of",
-    "short_devices",
-    "short_host",
-    "short_host_for",
-    "short_with_disk",
-    "sums_of",
-    "teams_of",
-    "without_disk",
-]

@@ -13,16 +13,7 @@ from typing import NamedTuple
 from planner.inputs import Effort
 from planner.lowering import DeviceRound, walked
 from planner.search.descent import descend
-from planner.shards import (
-    ACTIVATIONS,
-    HELD,
-    Links,
-    Mode,
-    Place,
-    Strategy,
-    possible,
-    settled,
-)
+from planner.shards import ACTIVATIONS, HELD, Links, Mode, Place, Strategy, possible, settled
 
 Evaluate = Callable[[Strategy], DeviceRound | None]  # None when the strategy does not fit
 Score = tuple[int, int]

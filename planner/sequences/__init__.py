@@ -2,5 +2,3 @@
 
 from planner.sequences.planned import planned
 from planner.sequences.refusals import with_lengths
-
-__all__ = ["planned", "with_lengths"]

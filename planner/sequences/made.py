@@ -150,13 +150,7 @@ def _rounds(
 
 
 def _made(
-    trial: Trial,
-    how: How,
-    laid: Arrangement,
-    sketch: Sketch,
-    full: PipelineRound,
-    *,
-    alone: bool,
+    trial: Trial, how: How, laid: Arrangement, sketch: Sketch, full: PipelineRound, *, alone: bool
 ) -> Made:
     """The way with this full round, its program called by its layout beside others."""
     sizes = [spec.costs.microbatch for spec in sketch.pipelines]

@@ -2,5 +2,3 @@
 
 from planner.storage.host_store import housed
 from planner.storage.scratch import apart
-
-__all__ = ["apart", "housed"]

@@ -41,12 +41,7 @@ class _Lodging(NamedTuple):
 
 
 def housed(
-    problem: Problem,
-    plan: Plan,
-    stores: Stores,
-    *,
-    gather: bool = False,
-    limits: Limits = DEFAULT,
+    problem: Problem, plan: Plan, stores: Stores, *, gather: bool = False, limits: Limits = DEFAULT
 ) -> Plan:
     """The plan with a store that the host has room for; Infeasible when host or disk are too small.
 

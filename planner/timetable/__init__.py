@@ -4,15 +4,3 @@ from planner.timetable.assign_jobs import in_time, timetable
 from planner.timetable.choice import columns_of, least_us, settled
 from planner.timetable.jobs import missed_and_value
 from planner.timetable.segments import Stretch, cut, few_segments
-
-__all__ = [
-    "Stretch",
-    "columns_of",
-    "cut",
-    "few_segments",
-    "in_time",
-    "least_us",
-    "missed_and_value",
-    "settled",
-    "timetable",
-]

@@ -9,14 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from planner.bounds import (
-    Column,
-    Demand,
-    column,
-    configuration,
-    demand_of,
-    model_of,
-)
+from planner.bounds import Column, Demand, column, configuration, demand_of, model_of
 from planner.inputs import Effort, Problem
 from planner.lp import Status, solve, total
 from planner.search import descend

@@ -40,11 +40,7 @@ class Simulation:
         return start, _free_last(team, start, count)
 
     def assign(
-        self,
-        at: int,
-        rounds: int,
-        devices: tuple[int, ...] | None = None,
-        only: int | None = None,
+        self, at: int, rounds: int, devices: tuple[int, ...] | None = None, only: int | None = None
     ) -> None:
         """Run the next rounds of the job at this position on these devices, or where they are done
         soonest (`only`: on this kind), also where it would leave its nodes. A job that goes on on

@@ -5,36 +5,7 @@ from planner.views.compare import compare
 from planner.views.compare_table import table, to_json
 from planner.views.differences import describe_differences, differences, reasons
 from planner.views.focus import Focus, Window, aligned, focus
-from planner.views.layout import (
-    bubble,
-    layout_words,
-    shards_on,
-    stages,
-)
+from planner.views.layout import bubble, layout_words, shards_on, stages
 from planner.views.show import describe
 from planner.views.summary import step_words, summary
 from planner.views.words import on_devices, ranges
-
-__all__ = [
-    "Focus",
-    "Window",
-    "aligned",
-    "bubble",
-    "compare",
-    "describe",
-    "describe_alternatives",
-    "describe_differences",
-    "differences",
-    "focus",
-    "layout_words",
-    "on_devices",
-    "ranges",
-    "ranked",
-    "reasons",
-    "shards_on",
-    "stages",
-    "step_words",
-    "summary",
-    "table",
-    "to_json",
-]

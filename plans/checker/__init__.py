@@ -2,9 +2,3 @@
 
 from plans.checker.capacity import value_bytes
 from plans.checker.check import findings, violations
-
-__all__ = [
-    "findings",
-    "value_bytes",
-    "violations",
-]

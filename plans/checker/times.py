@@ -5,12 +5,7 @@ from collections.abc import Iterable, Iterator
 from plans.checker.order import Phase
 from plans.order import Rivals, rivals, waits_for
 from plans.schema import Plan, Segment
-from plans.timing import (
-    duration_us,
-    kinds_of,
-    round_reach,
-    runs,
-)
+from plans.timing import duration_us, kinds_of, round_reach, runs
 
 _TOGETHER = 64  # rounds of a program
 

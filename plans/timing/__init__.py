@@ -1,16 +1,7 @@
 """When ops run by the plan's numbers, and what follows from that for devices and tasks."""
 
-from plans.timing.intervals import Interval, exposed_copy_us, overlaps, uncovered, union
-from plans.timing.kinds import (
-    RoundKinds,
-    Runs,
-    joined,
-    kinds_of,
-    of_kind,
-    part,
-    runs,
-    scaled,
-)
+from plans.timing.intervals import Interval, exposed_copy_us, overlaps, union
+from plans.timing.kinds import RoundKinds, Runs, joined, kinds_of, of_kind, part, runs, scaled
 from plans.timing.phases import duration_us, kind_rounds, longest, phases, rounds_us
 from plans.timing.predict import (
     busy_us,
@@ -21,45 +12,4 @@ from plans.timing.predict import (
     task_spans,
 )
 from plans.timing.steps import step_us
-from plans.timing.timeline import (
-    OpBar,
-    op_bars,
-    plan_stream,
-    rank,
-    streams,
-    timeline,
-)
-
-__all__ = [
-    "Interval",
-    "OpBar",
-    "RoundKinds",
-    "Runs",
-    "busy_us",
-    "device_times",
-    "duration_us",
-    "exposed_copy_us",
-    "joined",
-    "kind_rounds",
-    "kinds_of",
-    "longest",
-    "of_kind",
-    "op_bars",
-    "overlaps",
-    "part",
-    "phases",
-    "plan_stream",
-    "rank",
-    "round_compute_us",
-    "round_exposed_us",
-    "round_reach",
-    "rounds_us",
-    "runs",
-    "scaled",
-    "step_us",
-    "streams",
-    "task_spans",
-    "timeline",
-    "uncovered",
-    "union",
-]
+from plans.timing.timeline import OpBar, op_bars, plan_stream, rank, streams, timeline

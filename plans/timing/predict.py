@@ -71,9 +71,7 @@ def device_times(plan: Plan) -> tuple[DeviceTimes, ...]:
         for local, (number, memory) in enumerate(zip(segment.devices, memories, strict=True)):
             compute_us, exposed_us, peak = totals[number]
             totals[number] = DeviceTimes(
-                compute_us + busy[local],
-                exposed_us + copies[local],
-                max(peak, memory.bytes),
+                compute_us + busy[local], exposed_us + copies[local], max(peak, memory.bytes)
             )
     return tuple(totals)
 

@@ -2,15 +2,4 @@
 
 from plans.checker.lengths.following import Pair, following, pairs
 from plans.checker.lengths.kinds import kinds_shape, lengths_shape, runs_shape
-from plans.checker.lengths.table import other_lengths, tables
-
-__all__ = [
-    "Pair",
-    "following",
-    "kinds_shape",
-    "lengths_shape",
-    "other_lengths",
-    "pairs",
-    "runs_shape",
-    "tables",
-]
+from plans.checker.lengths.table import tables
