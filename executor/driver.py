@@ -185,6 +185,6 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
 def warm_up(part: Part) -> None:
     """Take now what would be taken in the first ops: a second's worth of imports, a compiler."""
     if any(task.precision == "bf16" for task in part.tasks):
-        onepass.available()
+        onepass.why_not()
     with MemoryMeter():
         torch.zeros(1)

@@ -1,12 +1,11 @@
 """Host optimizer steps on bf16 parameters with fp32 masters, in one pass over memory.
 
 Torch's fused optimizers want one dtype, so with bf16 parameters the casts around a step cost more
-than the step. `step` does gradient cast, update and parameter cast at once, in compiled code;
-`plain_step` does the same with torch alone. Both give the same bits.
+than the step. `step` does gradient cast, update and parameter cast at once, in compiled code, where
+that is possible; `plain_step` does the same with torch alone. Both give the same bits.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,53 +16,16 @@ from executor.optim import kernels
 from executor.optim.kernels import Kernels
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_UNSUPPORTED = ("amsgrad", "maximize", "differentiable", "capturable", "foreach")
-
-
-class _Work(NamedTuple):
-    """One parameter's update."""
-
-    group: dict[str, Any]
-    master: Tensor
-    param: Tensor | None  # None: only the master is kept
-    grad: Tensor
-
-
-def available() -> bool:
-    """True if there are compiled kernels for `step`; makes them if that was not tried before."""
-    return not why_not()
 
 
 def why_not() -> str:
-    """The reason for which there are no kernels, in one line; empty when there are some."""
+    """The reason for which there are no compiled kernels, in one line; empty when there are some.
+    Makes them if that was not tried before."""
     found = kernels.find()
     return found if isinstance(found, str) else ""
 
 
 def step(
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-    scale: float,
-) -> bool:
-    """`plain_step` in one pass, where that is possible; else False, and nothing is touched.
-
-    It is for torch's own AdamW and Adam with `fused=True` (other settings round differently),
-    without hooks, amsgrad or maximize, on contiguous CPU tensors: `masters` and state in fp32,
-    `params`, if they are kept, and `grads` in bf16. Uses as many threads as torch would in the
-    calling thread.
-    """
-    work = _plan(optimizer, masters, params, grads)
-    found = kernels.find() if work is not None else ""
-    if work is None or isinstance(found, str) or type(optimizer) not in found.roundings:
-        return False
-    _run(found, optimizer, work, scale)
-    optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
-    return True
-
-
-def plain_step(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
     params: Sequence[Tensor] | None,
@@ -74,8 +36,25 @@ def plain_step(
     they are kept.
 
     `masters` are parameters of `optimizer`; the i-th of each list belong together and have one
-    shape. Gradients of the masters are None afterwards.
+    shape. Gradients of the masters are None before and after. Uses as many threads as torch would
+    in the calling thread.
     """
+    fits = isinstance(scale, float) and fits_kernels(optimizer, masters, params, grads)
+    found = kernels.find() if fits else ""
+    if isinstance(found, Kernels) and type(optimizer) in found.roundings:
+        _step(found, optimizer, masters, params, grads, float(scale))
+    else:
+        plain_step(optimizer, masters, params, grads, scale)
+
+
+def plain_step(
+    optimizer: Optimizer,
+    masters: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
+    grads: Sequence[Tensor],
+    scale: float | Tensor,
+) -> None:
+    """The same for any optimizer: two casts around its own step."""
     try:
         for master, grad in zip(masters, grads, strict=True):
             whole = not isinstance(scale, Tensor) and scale == 1.0
@@ -89,105 +68,67 @@ def plain_step(
             param.copy_(master)
 
 
-def _plan(
+def fits_kernels(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
     params: Sequence[Tensor] | None,
     grads: Sequence[Tensor],
-) -> list[_Work] | None:
-    """The updates, in the order of `masters`; None when torch has to do them. Reads only."""
-    if type(optimizer) not in kernels.KINDS or _watched(optimizer):
-        return None
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    stepped = set(masters)
-    others = [p for p in groups if p not in stepped and p.grad is not None]
-    if others or len(stepped) < len(masters) or not stepped <= groups.keys():
-        return None
-    if not all(_supported(group) for group in optimizer.param_groups):
-        return None
-    targets = [None] * len(masters) if params is None else params
-    work = [
-        _Work(groups[master], master, param, grad)
-        for master, param, grad in zip(masters, targets, grads, strict=True)
-    ]
-    return work if all(_fits(one, optimizer.state.get(one.master)) for one in work) else None
+) -> bool:
+    """True for torch's own AdamW and Adam with `fused=True` (other settings round differently),
+    whose step nobody watches, without amsgrad or maximize, on contiguous CPU tensors."""
+    low = (*(params or ()), *grads)
+    wide = [*masters]
+    for master in masters:
+        state = optimizer.state.get(master, {})
+        wide += [state[name] for name in _MOMENTS if name in state]
+    return (
+        type(optimizer) in kernels.KINDS
+        and not _watched(optimizer)
+        and all(
+            group.get("fused") and not (group["amsgrad"] or group["maximize"])
+            for group in optimizer.param_groups
+        )
+        and all(x.dtype is torch.float32 for x in wide)
+        and all(x.dtype is torch.bfloat16 for x in low)
+        and all(x.device.type == "cpu" and x.is_contiguous() for x in (*wide, *low))
+    )
 
 
 def _watched(optimizer: Optimizer) -> bool:
-    """True if somebody would miss the call of `optimizer.step`, or changes what it does."""
+    """True if somebody would miss the call of `optimizer.step`, or changes what it does. The step
+    that a scheduler puts in its place only notes that it was called."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
     )
-    scaler = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
-    return any(hooks) or _replaced(optimizer) or any(value is not None for value in scaler)
-
-
-def _replaced(optimizer: Optimizer) -> bool:
-    """True if the optimizer has a `step` of its own: schedulers give it one that only notes that
-    it was called."""
     own = vars(optimizer).get("step")
     noting = getattr(own, "_wrapped_by_lr_sched", False)
     inside = getattr(own, "__wrapped__", None)
-    return own is not None and not (noting and inside is type(optimizer).step)
-
-
-def _supported(group: dict[str, Any]) -> bool:
-    numbers = [group["lr"], group["weight_decay"], group["eps"], *group["betas"]]
-    return (
-        group.get("fused") is True
-        and not any(group.get(name) for name in _UNSUPPORTED)
-        and all(_is_number(value) for value in numbers)
-    )
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, Tensor):
-        return value.device.type == "cpu" and value.numel() == 1
-    return isinstance(value, int | float)
-
-
-def _fits(work: _Work, state: dict[str, Any] | None) -> bool:
-    """True for tensors, and state if there is any, as the kernels want them."""
-    shape = work.master.shape
-    wanted: list[tuple[Any, torch.dtype, torch.Size]] = [
-        (work.master, torch.float32, shape),
-        (work.grad, torch.bfloat16, shape),
-    ]
-    if work.param is not None:
-        wanted.append((work.param, torch.bfloat16, shape))
-    if state:
-        wanted.append((state.get("step"), torch.float32, torch.Size()))
-        wanted += [(state.get(name), torch.float32, shape) for name in _MOMENTS]
-    return all(_dense(*one) for one in wanted)
-
-
-def _dense(value: object, dtype: torch.dtype, shape: torch.Size) -> bool:
-    return (
-        isinstance(value, Tensor)
-        and value.dtype is dtype
-        and value.device.type == "cpu"
-        and value.layout is torch.strided
-        and value.shape == shape
-        and value.is_contiguous()
-    )
+    replaced = own is not None and not (noting and inside is type(optimizer).step)
+    return any(hooks) or replaced
 
 
 @torch.no_grad()
-def _run(found: Kernels, optimizer: Optimizer, work: list[_Work], scale: float) -> None:
-    for group, master, param, grad in work:
-        state = optimizer.state[master]
+def _step(
+    found: Kernels,
+    optimizer: Optimizer,
+    masters: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
+    grads: Sequence[Tensor],
+    scale: float,
+) -> None:
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    for place, (master, grad) in enumerate(zip(masters, grads, strict=True)):
+        param, state = params[place] if params is not None else None, optimizer.state[master]
         if not state:  # made as torch makes it
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-            for name in _MOMENTS:
-                state[name] = torch.zeros_like(master, memory_format=torch.preserve_format)
+            state |= {name: torch.zeros_like(master) for name in _MOMENTS}
         state["step"] += 1
         moments = [state[name] for name in _MOMENTS]
-        found.update(
-            type(optimizer), group, float(state["step"]), grad, master, moments, param, scale
-        )
+        count, kind = float(state["step"]), type(optimizer)
+        found.update(kind, groups[master], count, grad, master, moments, param, scale)
     # They were written past autograd, which has to know of it.
-    written = [t for one in work for t in (one.master, one.param) if t is not None]
-    torch.autograd.graph.increment_version(written)
+    torch.autograd.graph.increment_version([*masters, *(params or ())])
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know

@@ -217,9 +217,7 @@ class ShardOptimizer:
             scale: float | Tensor = 1.0 if factor is None else factor
             if isinstance(scale, Tensor) and scale.device.type == "cpu":  # else nobody waits for it
                 scale = float(scale)
-            update = self.optimizer, masters, params, grads
-            if isinstance(scale, Tensor) or not onepass.step(*update, scale):
-                onepass.plain_step(*update, scale)
+            onepass.step(self.optimizer, masters, params, grads, scale)
             return
         if factor is not None and grads:
             torch._foreach_mul_(grads, factor.to(grads[0].dtype))

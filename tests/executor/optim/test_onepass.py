@@ -31,8 +31,8 @@ KINDS: dict[str, Make] = {
 @pytest.fixture
 def kernels() -> None:
     """Skip where there is no compiler, or another torch rounds in another way."""
-    if not onepass.available():
-        pytest.skip(onepass.why_not())
+    if why := onepass.why_not():
+        pytest.skip(why)
 
 
 @pytest.fixture
@@ -78,8 +78,13 @@ class Side:
         every = [*self.masters, *state, *self.params]
         return [t.detach().view({2: torch.int16, 4: torch.int32}[t.itemsize]) for t in every]
 
-    def one_pass(self, scale: float) -> bool:
-        return onepass.step(self.optimizer, self.masters, self.params, self.grads, scale)
+    def one_pass(self, scale: float) -> None:
+        assert self.fits
+        onepass.step(self.optimizer, self.masters, self.params, self.grads, scale)
+
+    @property
+    def fits(self) -> bool:
+        return onepass.fits_kernels(self.optimizer, self.masters, self.params, self.grads)
 
     def plain(self, scale: float) -> None:
         onepass.plain_step(self.optimizer, self.masters, self.params, self.grads, scale)
@@ -99,7 +104,7 @@ def train_both(one: Side, other: Side, scales: list[float]) -> None:
     for scale in scales:
         one.new_grads()
         other.new_grads()
-        assert one.one_pass(scale)
+        one.one_pass(scale)
         other.plain(scale)
 
 
@@ -139,7 +144,7 @@ def test_decay_is_rounded_as_torch_rounds_it() -> None:
         for decay in (middle * (1 + k * 2.0**-52) for k in range(-3, 4)):
             make = functools.partial(AdamW, lr=lr, weight_decay=decay)
             one, other = (Side(make, [16]) for _ in range(2))
-            assert one.one_pass(1.0)  # no gradient: decay is all there is
+            one.one_pass(1.0)  # no gradient: decay is all there is
             other.plain(1.0)
             assert_same(one, other)
 
@@ -155,7 +160,7 @@ def test_extreme_gradients_give_the_bits_of_torch(kind: str, value: float) -> No
             side.new_grads()
             for grad in side.grads:
                 grad[::3] = value
-        assert one.one_pass(1.0)
+        one.one_pass(1.0)
         other.plain(1.0)
         assert_same(one, other)
 
@@ -172,7 +177,7 @@ def test_several_threads_equal_one(kind: str) -> None:
             side = Side(KINDS[kind], [100_003, 40_000])
             for _ in range(2):
                 side.new_grads()
-                assert side.one_pass(0.5)
+                side.one_pass(0.5)
             sides.append(side)
     finally:
         torch.set_num_threads(threads)
@@ -189,7 +194,7 @@ def test_one_pass_and_torch_may_take_turns(kind: str) -> None:
         one.new_grads()
         other.new_grads()
         if turn % 2:
-            assert one.one_pass(1.0)
+            one.one_pass(1.0)
         else:
             one.plain(1.0)
         other.plain(1.0)
@@ -205,7 +210,7 @@ def test_autograd_notices_that_parameters_were_written() -> None:
     (param,) = side.params
     x = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
     product = (x * param).sum()
-    assert side.one_pass(1.0)
+    side.one_pass(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.backward(product)
 
@@ -246,10 +251,6 @@ def double_masters(side: Side) -> None:
     side.masters[0].data = side.masters[0].data.double()
 
 
-def odd_state(side: Side) -> None:
-    side.optimizer.state[side.masters[1]] = {"step": torch.zeros(())}
-
-
 def test_a_scheduler_may_watch(kernels: None) -> None:
     """The step that a scheduler puts in place of the optimizer's only notes that it was called."""
     side, other = Side(KINDS["adamw"], [33, 7]), Side(KINDS["adamw"], [33, 7])
@@ -257,7 +258,7 @@ def test_a_scheduler_may_watch(kernels: None) -> None:
     for _ in range(3):
         side.new_grads()
         other.new_grads()
-        assert side.one_pass(1.0)
+        side.one_pass(1.0)
         other.plain(1.0)
         for rate in rates:
             rate.step()
@@ -272,35 +273,19 @@ def stepped_otherwise(side: Side) -> None:
     side.optimizer.step = lambda closure=None: None  # type: ignore[assignment, method-assign]
 
 
-def another_gradient(side: Side) -> None:
-    side.masters[0].grad = torch.ones(33)
-    for values in (side.masters, side.params, side.grads):
-        del values[0]
-
-
-def a_stranger(side: Side) -> None:
-    side.masters[0] = nn.Parameter(side.masters[0].detach().clone())
-
-
 @pytest.mark.parametrize(
     "change",
     [
         amsgrad, maximize, not_fused, another_kind, subclass, float_params, half_grads,
-        strided_grads, double_masters, odd_state, hooked, stepped_otherwise, another_gradient,
-        a_stranger,
+        strided_grads, double_masters, hooked, stepped_otherwise,
     ],
 )  # fmt: skip
-def test_what_is_not_supported_is_refused_and_untouched(change: Callable[[Side], None]) -> None:
-    """False, and neither values nor state are other than before."""
+def test_other_steps_are_torchs_own(change: Callable[[Side], None]) -> None:
+    """With two casts around them."""
     side = Side(KINDS["adamw"], [33, 7])
     side.new_grads()
     change(side)
-    values = [*side.masters, *side.params, *side.grads]
-    before = [value.detach().clone() for value in values]
-    known = {id(key): list(state) for key, state in side.optimizer.state.items()}
-    assert not side.one_pass(1.0)
-    assert all(torch.equal(a, b) for a, b in zip(values, before, strict=True))
-    assert {id(key): list(state) for key, state in side.optimizer.state.items()} == known
+    assert not side.fits
 
 
 @pytest.mark.usefixtures("nothing_compiled")
@@ -311,17 +296,15 @@ def test_what_is_not_supported_is_refused_and_untouched(change: Callable[[Side],
 def test_without_a_compiler_torch_does_it_and_the_reason_is_known(
     setting: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`step` declines, `plain_step` does the work, `why_not` says why in one line."""
+    """`step` does without kernels, `why_not` says why in one line."""
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv(setting, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not onepass.available()
     assert why in onepass.why_not()
     assert "\n" not in onepass.why_not()
     side = Side(KINDS["adamw"], [33])
     side.new_grads()
-    assert not side.one_pass(1.0)
-    side.plain(1.0)
+    side.one_pass(1.0)
     assert torch.equal(side.params[0], side.masters[0].detach().bfloat16())
 
 
@@ -331,11 +314,11 @@ def test_a_compiled_library_is_kept_and_found_again(
 ) -> None:
     """One file, without leftovers, that is not made a second time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert onepass.available()
+    assert not onepass.why_not()
     (made,) = (tmp_path / "gantry").iterdir()
     when = made.stat().st_mtime_ns
     onepass_kernels._found.cache_clear()
-    assert onepass.available()
+    assert not onepass.why_not()
     assert [path.stat().st_mtime_ns for path in (tmp_path / "gantry").iterdir()] == [when]
 
 
@@ -348,6 +331,5 @@ def test_a_source_that_does_not_compile_is_a_reason(
     source.write_text("int gantry_adam(\n")
     monkeypatch.setattr(onepass_kernels, "SOURCE", source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not onepass.available()
     assert onepass.why_not()
     assert not list(tmp_path.rglob("*.so"))
