@@ -1,17 +1,17 @@
 """Pictures of programs on several devices: what is drawn, and where."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
+from matplotlib.figure import Figure
 from support import handmade, sketched, timetables
 from support.cli import planner_cli, succeeded
 from support.parts import pipeline_part, resident_part
 from support.pictures import arrows, drawn, words
 from support.pictures import bars as boxes
+from support.stored import as_stored
 
 import plans
 from planner.charts import bars, gantt
@@ -78,31 +78,10 @@ def test_boxes_carry_their_microbatches_until_they_are_too_narrow() -> None:
     assert not _whole(sketched.plan(microbatches=200, rounds=1)).texts
 
 
-def test_shards_of_a_device_differ_in_tone_and_wide_boxes_name_them() -> None:
-    """Interleaving: two tones for the forwards of a device, two others for its backwards."""
-    plan = sketched.plan(2, 2, chunks=2, rounds=1)
-    found = op_rows(plan)
-    looks = {
-        (op.shard, op.kind): bars.color(0, op.kind, found.tone(op))
-        for op in timing.op_bars(plan)
-        if op.stream == "0.compute" and op.kind in "FB"
-    }
-    assert set(looks) == {(0, "F"), (2, "F"), (0, "B"), (2, "B")}
-    assert len(set(looks.values())) == 4
-    assert sum(looks[2, "F"]) > sum(looks[0, "F"])
-    assert {"s0.F1", "s2.F0"} <= set(words(_whole(plan).texts))
-
-
 def test_kinds_and_tasks_differ_in_look() -> None:
     """F, B, I and W, and what is grey, in hue; two tasks never share a shade of F or B."""
     assert len({bars.color(0, kind, TONE) for kind in "FBIWU"}) == 5
     assert len({bars.color(task, kind) for task in range(6) for kind in "FB"}) == 12
-
-
-def test_rows_are_named_by_device_and_shards() -> None:
-    plan = sketched.plan(chunks=2)
-    names = words(_whole(plan).get_yticklabels())
-    assert names == ["0  s0, s4", "1  s1, s5", "2  s2, s6", "3  s3, s7"]
 
 
 def _mixed() -> Plan:
@@ -111,52 +90,6 @@ def _mixed() -> Plan:
     programs = [handmade.program("a", 2, [a]), handmade.program("b", 1, [b])]
     runs = [("a", (2, 0), 4), ("b", (1,), 4), ("b", (2,), 4)]
     return handmade.assemble([a, b], programs, runs)
-
-
-def test_rows_and_boxes_of_several_tasks_tell_them_apart() -> None:
-    """A device that trains both has no shards in its name, and wide boxes have the task's; a round
-    of the pipeline alone is of one task."""
-    plan = _mixed()
-    found = op_rows(plan)
-    assert [row.name for row in found.rows.values()] == ["0  s1", "1  s0", "2"]
-    op = next(op for op in timing.op_bars(plan) if op.segment == 2 and ".B1" in op.op.id)
-    assert found.names(op) == ("b.s0.B1", "s0.B1", "1")
-    close = gantt.figure(plan).axes[1]
-    assert words(close.get_yticklabels()) == ["0  s1", "2  s0"]
-    assert {"0", "1", "U"} == set(words(close.texts))
-    assert len(arrows(close)) == 6
-
-
-def test_copies_have_rows_only_when_asked_for() -> None:
-    """Thin ones, of streams that are in use, and every op is drawn then."""
-    plan = sketched.plan(rounds=1)
-    rows = op_rows(plan, copies=True).rows
-    assert set(rows) == set(timing.streams(plan)) > set(op_rows(plan).rows)
-    assert rows["0.p2p"].height < rows["0.compute"].height / 2
-    assert len(boxes(_whole(plan, copies=True))) == len(plan.programs[0].round)
-
-
-@pytest.mark.parametrize(
-    ("made", "piped"),
-    [(handmade.pipeline, True), (handmade.parallel, True), (handmade.fleet, False)],
-)
-def test_programs_on_several_devices_choose_this_view(made: Any, piped: bool) -> None:
-    """The legend has the hues of kinds then, and copies have no rows; else all streams have."""
-    fig = gantt.figure(made())
-    names = words(fig.axes[1].get_yticklabels())
-    assert any("h2d" in name for name in names) is not piped
-    assert bool(arrows(fig.axes[1])) is piped
-
-
-def test_a_round_says_its_bubble_and_is_drawn_with_what_overlaps_it() -> None:
-    """The mean over devices of what they do not compute."""
-    plan = sketched.plan()
-    program = plan.programs[0]
-    below = gantt.figure(plan).axes[1]
-    busy = sum(op.end_us - op.start_us for op in program.round if op.stream.endswith("compute"))
-    bubble = 100 - 100 * busy / (4 * program.period_us)
-    assert f"bubble {bubble:.1f}%" in below.get_title(loc="left")
-    assert "on devices 0-3, every " in below.get_title(loc="left")
 
 
 def test_planned_and_actual_are_drawn_alike() -> None:
@@ -174,45 +107,43 @@ def test_planned_and_actual_are_drawn_alike() -> None:
     assert end > start
 
 
-def test_crowded_rows_have_noarrows() -> None:
-    """Where rows show shares there is nothing to point from."""
-    plan = sketched.plan(rounds=200)
-    assert not arrows(_whole(plan))
-    assert not words(_whole(plan).texts)
+def written(fig: Figure) -> str:
+    """All words of a picture: of each of its axes the span, title, rows, marks, arrows and what
+    stands in its bars; then what its legend explains."""
+    lines = []
+    for ax in fig.axes:
+        start, end = ax.get_xlim()
+        lines += [f"{start:.0f} to {end:.0f}: {ax.get_title(loc='left')}"]
+        lines += [f"  rows {', '.join(words(ax.get_yticklabels()))}"]
+        if marks := ax.get_legend():
+            lines += [f"  marks {', '.join(words(marks.get_texts()))}"]
+        lines += [f"  {len(boxes(ax))} bars, {len(arrows(ax))} arrows"]
+        lines += [f"  {' '.join(words(ax.texts))}".rstrip()]
+    lines += [f"legend {', '.join(words(one.get_texts()))}" for one in fig.legends]
+    return "\n".join(lines)
 
 
-def test_many_devices_and_microbatches_take_few_artists_and_fit_a_page() -> None:
-    """32 devices and 64 microbatches: one artist per row and kind, one for all arrows."""
-    plan = sketched.plan(32, 64)
-    fig = gantt.figure(plan)
-    assert len(fig.axes[1].collections) == 32 * 3 + 1
-    assert fig.get_figheight() < 20
+def _logged(plan: Plan, **options: Any) -> Figure:
+    return gantt.figure(plan, timetables.log(plan, percent=150), **options)
 
 
-def test_a_send_to_the_host_or_beyond_the_rows_is_no_arrow() -> None:
-    """Devices that are not drawn have no rows to point to."""
-    plan = sketched.plan(rounds=1)
-    every = op_rows(plan)
-    few = {stream: row for stream, row in every.rows.items() if stream[0] in "01"}
-    found = dataclasses.replace(every, rows=few)
-    arrows = [bar for bar in found.bars(timing.op_bars(plan)) if bar.to]
-    assert len(arrows) == 2 * 8
-    unknown = replace(plan, programs=(replace(plan.programs[0], buffers=()),))
-    assert not any(bar.to for bar in op_rows(unknown).bars(timing.op_bars(unknown)))
+PICTURES = {
+    "tasks": lambda: _logged(timetables.plan(rounds=6, emulated=True)),
+    "one task": lambda: gantt.figure(timetables.plan(rounds=6), task="d", step=4),
+    "tiny": lambda: gantt.figure(timetables.tiny()),
+    "pipeline": lambda: _logged(sketched.plan(2, 2, chunks=2, rounds=6)),
+    "halves, replicas": lambda: gantt.figure(sketched.plan(2, replicas=[3, 1], split=True)),
+    "mixed": lambda: gantt.figure(_mixed(), copies=True),
+    "mixed, without copies": lambda: gantt.figure(_mixed()),
+    "many devices": lambda: gantt.figure(sketched.plan(32, 64)),
+    "parallel": lambda: gantt.figure(handmade.parallel()),
+}
 
 
-def test_the_legend_explains_what_is_drawn() -> None:
-    """Kinds in their hues and sends; copies only where they have rows, and no single task."""
-
-    def names(plan: Plan, *, copies: bool = False) -> list[str]:
-        (legend,) = gantt.figure(plan, copies=copies).legends
-        return words(legend.get_texts())
-
-    halves = ["forward", "input gradients", "weight gradients", "update", "send"]
-    assert names(sketched.plan(split=True)) == halves
-    whole = ["forward", "backward", "update"]
-    assert names(handmade.pipeline(), copies=True) == [*whole, "copy", "send"]
-    assert names(handmade.parallel()) == ["backward", "update", "reduce", "send"]
+@pytest.mark.parametrize("name", PICTURES)
+def test_words_of_pictures(name: str) -> None:
+    """What its rows, marks and wide bars are called, in each of its parts."""
+    as_stored(f"picture, {name}", written(PICTURES[name]()))
 
 
 def test_the_command_draws_it(tmp_path: Path) -> None:

@@ -32,18 +32,6 @@ def test_each_pipeline_takes_the_longest_that_are_left_and_still_fit() -> None:
     assert found.places.tolist() == [0, 1, 2, 1, 0, 2, 2, 2]
 
 
-def test_long_sequences_share_few_deep_pipelines() -> None:
-    """Two pipelines of four stages: both long ones go to the first, where the second is lost on
-    longest-first."""
-    pool = Pool((PipelineType(Curve(0, 1), 4, 100, 2),))
-    lengths = np.array([40, 40, *[4] * 50])
-    places = filled(pool, lengths, 1000)
-    assert places
-    assert places.places[0] == places.places[1]
-    times = pool.times(lengths)
-    assert places.us < pool.finishes(times, longest_first(pool, lengths)).max()
-
-
 def test_nothing_is_found_where_time_is_too_short() -> None:
     """40 in two pipelines are not done by 19."""
     pool = Pool((PipelineType(Curve(0, 1), 1, 100, 2),))

@@ -8,7 +8,6 @@ from support.order_check import check, spans
 from planner.orders import (
     Cost,
     Order,
-    Pass,
     Pipeline,
     bounds,
     gpipe,
@@ -58,23 +57,3 @@ def test_memory_is_kept_within() -> None:
     check(pipeline, improved(pipeline, start, 20_000))
     free = replace(pipeline, limits=None)
     assert max(spans(free, improved(free, start, 20_000))) < max(spans(free, start))
-
-
-def test_an_optimum_stays() -> None:
-    """Nothing is better than one device that is never idle."""
-    pipeline = Pipeline.alike([Cost(1, 1, 1)], 1, 2)
-    order = (tuple(Pass(kind, 0, m) for m in range(2) for kind in ("F", "I", "W")),)
-    assert improved(pipeline, order, 1000) == order
-
-
-def test_the_same_budget_gives_the_same_order() -> None:
-    """Chance comes from a fixed seed."""
-    pipeline = _uneven(1)
-    start = gpipe(pipeline, PLACES)
-    assert improved(pipeline, start, 20_000) == improved(pipeline, start, 20_000)
-
-
-def test_without_a_budget_nothing_changes() -> None:
-    """Zero passes may be timed."""
-    pipeline = _uneven(1)
-    assert improved(pipeline, gpipe(pipeline, PLACES), 0) == gpipe(pipeline, PLACES)

@@ -39,11 +39,6 @@ def test_1f1b_has_as_many_in_flight_as_stages_behind() -> None:
     ]
 
 
-def test_1f1b_with_fewer_microbatches_than_stages_is_gpipe() -> None:
-    """Nothing is left for turns."""
-    assert _made("1f1b", 3, 3, 2)[0] == "0F0 0F1 0B0 0B1"
-
-
 def test_interleaved_takes_rounds_of_as_many_microbatches_as_devices() -> None:
     """Megatron's and torch's looped 1F1B: two devices with two shards each, four microbatches."""
     assert _made("interleaved", 4, 2, 4) == [

@@ -103,21 +103,6 @@ def test_an_order_that_waits_is_kept_where_no_ranked_schedule_is_as_short() -> N
     assert found.rows == ((0, 0), (1, 1), (0, 1))
 
 
-def test_backwards_in_two_parts_are_shorter_where_a_pipeline_fills() -> None:
-    """Weight gradients fill gaps: the best of all placements with B is longer."""
-    pipeline = Pipeline.alike([Cost(2, 2, 2)] * 3, 3, 3)
-    whole, halves = placed(pipeline, 200), placed(pipeline, 200, split=True)
-    assert halves.makespan < whole.makespan
-    assert {item.kind for line in halves.order for item in line} == {"F", "I", "W"}
-
-
-def test_the_same_effort_gives_the_same_placement() -> None:
-    """Chance comes from a fixed seed."""
-    pipeline = Pipeline.alike([Cost(3, 4, 2, hop=1)] * 7 + [Cost(0, 5, 5, hop=1)], 3, 6)
-    one, two = (placed(pipeline, 120, replicas=3) for _ in range(2))
-    assert one == two
-
-
 @pytest.mark.parametrize("shape", [(1, 3, 2), (3, 1, 2), (3, 2, 1), (4, 2, 3), (1, 1, 1)])
 def test_any_shape_has_a_placement(shape: tuple[int, int, int]) -> None:
     """One device, one shard, one microbatch, more devices than shards."""

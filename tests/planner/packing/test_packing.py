@@ -51,16 +51,6 @@ def test_balanced_is_near_the_best_of_all_packings(depth: int, seed: int) -> Non
         assert took <= 1.01 * best
 
 
-@pytest.mark.parametrize("how", ["fixed", "ffd", "pad"])
-@pytest.mark.parametrize("depth", [1, 4])
-def test_no_other_way_is_shorter_than_balanced(how: How, depth: int) -> None:
-    """On sequences of which few are long, by more than longest-first may be off."""
-    for seed in range(8):
-        lengths, most = _case(seed)
-        ours = packed(lengths, "balanced", most, CURVE, depth).total_us(depth)
-        assert ours <= 1.002 * packed(lengths, how, most, CURVE, depth).total_us(depth)
-
-
 def test_padding_of_several_stages_cuts_finer() -> None:
     """What the pipeline waits for at its ends costs more than the fixed part of microbatches."""
     lengths = [100] * 16
@@ -68,12 +58,6 @@ def test_padding_of_several_stages_cuts_finer() -> None:
     assert len(one.tokens) == 1
     assert len(four.tokens) > 2
     assert four.total_us(4) < one.total_us(4)
-
-
-def test_a_pipeline_without_sequences_runs_a_token() -> None:
-    """In one microbatch."""
-    found = packed([], "balanced", 512, CURVE)
-    assert (found.groups, found.tokens, found.us) == ((), (1,), (153,))
 
 
 def test_a_sequence_that_no_microbatch_holds_is_an_error() -> None:

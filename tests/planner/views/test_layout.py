@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from support import handmade, sketched
 
-from planner.views import layout_words, on_devices, ranges, stages, summary
+from planner.views import layout_words, stages, summary
 from planner.views.layout import Stage, layout
 from plans.schema import Plan
 from plans.timing import round_compute_us, round_exposed_us, timeline
@@ -38,11 +38,6 @@ def test_rounds_that_evaluate_count_their_forwards() -> None:
     assert [stage.microbatches for stage in stages(told, "a")] == [(4, 4), (8,)]
 
 
-def test_devices_have_the_numbers_of_the_plan() -> None:
-    (program,) = handmade.pipeline().programs
-    assert layout_words(program, "a", (5, 3)) == "layout 2x1: s0 on 5; s1 on 3"
-
-
 def test_shards_with_other_shares_on_the_same_devices_are_one_stage_of_a_layout() -> None:
     """The same replicas; one takes more microbatches of the second shard."""
     found = [Stage((0, 1), (0,), (4, 4)), Stage((0, 1), (1,), (3, 5)), Stage((2, 3), (2,), (4, 4))]
@@ -51,18 +46,6 @@ def test_shards_with_other_shares_on_the_same_devices_are_one_stage_of_a_layout(
 
 def test_a_device_in_several_stages_makes_a_layout_mixed() -> None:
     assert layout([Stage((0,), (0, 2), (8,)), Stage((0, 1), (1,), (4, 4))]) == "mixed"
-
-
-def test_neighbours_are_ranges() -> None:
-    assert ranges((0, 1, 2, 3, 8, 10, 11)) == "s0-s3, s8, s10-s11"
-
-
-@pytest.mark.parametrize(
-    ("devices", "words"),
-    [((0,), "device 0"), ((0, 3), "devices 0, 3"), ((2, 3, 4, 7), "devices 2-4, 7")],
-)
-def test_devices_in_a_row_are_ranges(devices: tuple[int, ...], words: str) -> None:
-    assert on_devices(devices) == words
 
 
 def test_json_has_layout_stages_and_bubble() -> None:
