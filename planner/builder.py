@@ -29,8 +29,7 @@ from planner.rounds import planned_task
 from planner.search import Candidate, Searches, Ways, Wide, baselines, compared, shapes_of
 from planner.sequences import planned, with_lengths
 from planner.shards import Strategy
-from planner.storage import apart, housed
-from planner.timetable import few_segments, in_time, least_us, settled, timetable
+from planner.timetable import apart, few_segments, housed, in_time, least_us, settled, timetable
 from plans import prove, samples
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bounds.step import Bounds, TaskBound
-from planner.dispatch import Pool
 from planner.inputs import Problem
 from planner.lp import Constraint, Linear
-from planner.packing import Array, Asked
+from planner.packing import Array, Asked, Pool
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.curves import Curve, curves_of

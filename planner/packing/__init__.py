@@ -1,9 +1,12 @@
-"""Packing: what a pipeline has in a step into microbatches, and all steps into kinds of rounds."""
+"""The sequences of a step to pipelines, what each has into microbatches, all steps into kinds of
+rounds."""
 
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.asked import PACKINGS, Array, Asked, bucket
+from planner.packing.dispatches import dispatches, longest_first
 from planner.packing.kinds import in_turn
 from planner.packing.packing import How, Packing, packed
+from planner.packing.pipes import Curve, PipelineType, Pool
 from planner.packing.samples import Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import TOKENS, StepKind, loads

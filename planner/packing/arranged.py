@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from planner.dispatch import Pool
 from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
+from planner.packing.pipes import Pool
 from planner.packing.samples import Array, Rows, Samples
 from planner.packing.step import laid_out
 from planner.packing.sums import StepKind, largest, loads, renumbered

@@ -7,9 +7,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dispatch import Curve
 from planner.inputs import Kind, Layout, costs_at
 from planner.packing.packing import How
+from planner.packing.pipes import Curve
 from planner.packing.samples import Samples
 from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable
 from profiles.codec import ALIGNMENT

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal
 
-from planner.dispatch import Curve
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
+from planner.packing.pipes import Curve
 
 How = Literal["pad", "fixed", "ffd", "balanced", "alone"]
 _CLOSE = 1.001  # times what cannot be beaten: no other number of microbatches is tried

@@ -7,8 +7,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dispatch import Pool, dispatches
+from planner.packing.dispatches import dispatches
 from planner.packing.packing import How, Packing, packed
+from planner.packing.pipes import Pool
 
 Array = NDArray[np.int64]
 

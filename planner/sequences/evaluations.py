@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from planner.dispatch import PipelineType, Pool
 from planner.errors import Infeasible
 from planner.lowering import evaluating
-from planner.packing import Array, Asked, How, bucket, laid_out, loads
+from planner.packing import Array, Asked, How, PipelineType, Pool, bucket, laid_out, loads
 from planner.search import Evaluations
 from planner.shards import Planned
 from plans import samples

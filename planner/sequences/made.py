@@ -8,10 +8,9 @@ from itertools import chain, groupby, zip_longest
 import numpy as np
 from msgspec import structs
 
-from planner.dispatch import Pool
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy, store
-from planner.packing import Arrangement, Array, Asked, How, StepKind, arranged, bucket
+from planner.packing import Arrangement, Array, Asked, How, Pool, StepKind, arranged, bucket
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
 from planner.rounds import Entry
 from planner.search import Part

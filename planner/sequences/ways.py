@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Effort, Layout, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
-from planner.mixes import Offer, best_mix
-from planner.packing import Array, Asked, How, bucket, laid_out
+from planner.packing import Array, Asked, Curve, How, PipelineType, Pool, bucket, laid_out
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
+from planner.sequences.intervals import Offer
+from planner.sequences.mixes import best_mix
 from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 

@@ -14,13 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from msgspec import structs
-from support.device_cases import (
-    KEPT,
-    MICROBATCHES,
-    RESIDENT,
-    SPILLING,
-    dropping,
-)
+from support.device_cases import KEPT, MICROBATCHES, RESIDENT, SPILLING, dropping
 from support.device_ways import (
     FEATURES,
     ORDERS,

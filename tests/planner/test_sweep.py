@@ -15,16 +15,7 @@ import profiles
 from planner import NoPlanFound, Problem, build
 from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
-from planner.sweep_table import (
-    Line,
-    Outcome,
-    Row,
-    Sweep,
-    figure,
-    side_by_side,
-    table,
-    to_json,
-)
+from planner.sweep_table import Line, Outcome, Row, Sweep, figure, side_by_side, table, to_json
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 from plans.timing import device_times, longest, step_us
 from profiles.errors import FormatError

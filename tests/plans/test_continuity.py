@@ -9,14 +9,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from support.edits import (
-    Edit,
-    all_ops,
-    with_phase,
-    with_program,
-    with_segment,
-    with_task,
-)
+from support.edits import Edit, all_ops, with_phase, with_program, with_segment, with_task
 from support.handmade import assemble, program
 from support.mutations import Mutant, bites, drop_op, mutants, other_buffer
 from support.oracle import harm

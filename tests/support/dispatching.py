@@ -8,8 +8,8 @@ from typing import get_args
 import numpy as np
 from hypothesis import strategies as st
 
-from planner.dispatch.pipes import Array, Curve, PipelineType, Pool
 from planner.packing import How
+from planner.packing.pipes import Array, Curve, PipelineType, Pool
 
 PACKINGS: tuple[How, ...] = get_args(How)[:-1]  # of which a task may have one
 

@@ -3,16 +3,7 @@
 import random
 from collections.abc import Collection
 
-from planner.orders import (
-    NAMED,
-    Cost,
-    Order,
-    Pipeline,
-    Places,
-    ranked_schedule,
-    ranking_of,
-    share,
-)
+from planner.orders import NAMED, Cost, Order, Pipeline, Places, ranked_schedule, ranking_of, share
 
 Where = dict[tuple[int, int], int]
 """The device of every shard and microbatch."""

@@ -9,18 +9,7 @@ from msgspec.structs import replace
 from plans.checker.order import Phase
 from plans.order import Run, laid_out
 from plans.prediction import Bound, Prediction, Solver
-from plans.schema import (
-    Buffer,
-    Device,
-    Host,
-    Memory,
-    Op,
-    Plan,
-    Program,
-    RoundKind,
-    Segment,
-    Task,
-)
+from plans.schema import Buffer, Device, Host, Memory, Op, Plan, Program, RoundKind, Segment, Task
 
 
 def untimed(

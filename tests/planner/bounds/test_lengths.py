@@ -11,8 +11,8 @@ from support.synthetic import time_us
 from support.texts import text_task, us_of
 
 from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, judged_us, longest_us
-from planner.dispatch import Curve, PipelineType, Pool
 from planner.inputs import Kind
+from planner.packing import Curve, PipelineType, Pool
 from planner.packing.asked import Asked
 from profiles.curves import OPS
 from profiles.schema import Evaluation, Layer, LayerCost, Task

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.dispatching import PACKINGS
 
-from planner.dispatch import Curve, PipelineType, Pool
+from planner.packing import Curve, PipelineType, Pool
 from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.packing import How
 from planner.packing.samples import Samples

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.dispatching import PACKINGS, partitions
 
-from planner.dispatch import Curve
+from planner.packing import Curve
 from planner.packing.packing import How, packed
 
 CURVE = Curve(0.01, 2.0, 150.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.dispatch import Curve, PipelineType, Pool
+from planner.packing import Curve, PipelineType, Pool
 from planner.packing.arranged import arranged, write_table
 from planner.packing.samples import Samples
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dispatching import PACKINGS, pools
 
-from planner.dispatch import Curve, PipelineType, Pool, dispatches, longest_first
+from planner.packing import Curve, PipelineType, Pool, dispatches, longest_first
 from planner.packing.packing import How
 from planner.packing.step import Step, _packed, laid_out
 

@@ -15,7 +15,7 @@ from support.texts import built, text_task
 
 from planner import Infeasible, Problem
 from planner.inputs import Want, parse_layout
-from planner.storage.host_store import _gathered
+from planner.timetable.host_store import _gathered
 from plans.order import task_runs, waiting
 from plans.samples import open_table, table_path
 from plans.schema import Plan

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from planner.dispatch import Curve, PipelineType, Pool
-from planner.mixes.choice import best_mix
-from planner.mixes.intervals import Offer
-from planner.packing import laid_out
+from planner.packing import Curve, PipelineType, Pool, laid_out
+from planner.sequences.intervals import Offer
+from planner.sequences.mixes import best_mix
 
 OFFERS = [
     Offer(1, Curve(0.002, 1.0, 30.0), 1, 512),

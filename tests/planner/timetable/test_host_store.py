@@ -22,8 +22,8 @@ from support.stores import stores_of
 import profiles
 from planner import Infeasible, Problem, build
 from planner.shards.values import extent, pack
-from planner.storage.host_store import _gathered, housed
-from planner.storage.swaps import Tenant, Timed, Turn, rivals, swapped, ways
+from planner.timetable.host_store import _gathered, housed
+from planner.timetable.swaps import Tenant, Timed, Turn, rivals, swapped, ways
 from planner.views.show import describe
 from plans import Plan
 from plans.checker.check import violations

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.dispatch.pipes import NEVER, Array, PipelineType, Pool
+from planner.packing.pipes import NEVER, Array, PipelineType, Pool
 
 _CLOSE = 3e-4  # of a time, to which the least is found
 _STEP = 4e-3  # of a time, by which it is first shortened

@@ -10,9 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from planner.dispatch import PipelineType, Pool
-from planner.mixes.intervals import Array, Offer, divided
-from planner.packing import How, laid_out
+from planner.packing import How, PipelineType, Pool, laid_out
+from planner.sequences.intervals import Array, Offer, divided
 
 Counts = tuple[int, ...]
 """The pipelines of every offer."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.dispatch import Curve
+from planner.packing import Curve
 
 Array = NDArray[np.int64]
 Floats = NDArray[np.float64]

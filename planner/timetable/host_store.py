@@ -15,9 +15,10 @@ from planner.errors import Infeasible
 from planner.inputs import DEFAULT, Limits, Problem, Want
 from planner.search import short_with_disk, without_disk
 from planner.shards import copy_us
-from planner.storage.scratch import Stores, placed, sharing
-from planner.storage.swaps import Tenant, Tenants, Timed, Turn, rivals, swapped, ways
-from planner.timetable import Stretch, cut, missed_and_value
+from planner.timetable.jobs import missed_and_value
+from planner.timetable.scratch import Stores, placed, sharing
+from planner.timetable.segments import Stretch, cut
+from planner.timetable.swaps import Tenant, Tenants, Timed, Turn, rivals, swapped, ways
 from plans.order import kept_bytes, store_bytes
 from plans.schema import Plan, Segment
 from plans.timing import joined

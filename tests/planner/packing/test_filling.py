@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dispatching import optimum, problems
 
-from planner.dispatch import Curve, PipelineType, Pool, longest_first
-from planner.dispatch.filling import filled
-from planner.dispatch.pipes import Array
+from planner.packing import Curve, PipelineType, Pool, longest_first
+from planner.packing.filling import filled
+from planner.packing.pipes import Array
 
 
 @settings(max_examples=100, deadline=None)

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
 
-from planner.dispatch import Curve, PipelineType, Pool, longest_first
-from planner.dispatch.moves import improved
-from planner.dispatch.pipes import Array
+from planner.packing import Curve, PipelineType, Pool, longest_first
+from planner.packing.moves import improved
+from planner.packing.pipes import Array
 
 
 def _us(pool: Pool, lengths: Array, places: Array) -> int:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from support.dispatching import optimum, problems
 
-from planner.dispatch import Curve, PipelineType, Pool, dispatches, longest_first
-from planner.dispatch.pipes import Array
+from planner.packing import Curve, PipelineType, Pool, dispatches, longest_first
+from planner.packing.pipes import Array
 
 
 def _best_us(pool: Pool, lengths: Array) -> int:

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from support.dispatching import problems
 
-from planner.dispatch import Curve, PipelineType, Pool, longest_first
-from planner.dispatch.pipes import Array
+from planner.packing import Curve, PipelineType, Pool, longest_first
+from planner.packing.pipes import Array
 
 
 @settings(max_examples=100, deadline=None)

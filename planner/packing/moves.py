@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.dispatch.pipes import NEVER, Array, Pool, done_us
+from planner.packing.pipes import NEVER, Array, Pool, done_us
 
 _ROUNDS = 2_000
 _ITEMS = 32  # of a pipeline that are tried

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.dispatching import packed_us, problems
 
-from planner.dispatch import Curve, PipelineType, Pool
-from planner.dispatch.pipes import NEVER, Array, done_us
+from planner.packing import Curve, PipelineType, Pool
+from planner.packing.pipes import NEVER, Array, done_us
 
 SHORT, LONG = (PipelineType(Curve(0, 1, 50), 2, longest) for longest in (20, 200))
 

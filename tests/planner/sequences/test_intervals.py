@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from planner.dispatch import Curve
-from planner.mixes.intervals import Interval, Offer, divided
+from planner.packing import Curve
+from planner.sequences.intervals import Interval, Offer, divided
 
 
 def _offers(dice: np.random.Generator) -> list[Offer]:
