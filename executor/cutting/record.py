@@ -25,7 +25,7 @@ from executor.numerics import OpMode
 
 SCALAR = torch.ops.aten._local_scalar_dense.default  # behind .item(), bool(), float(), if
 
-_PICKS = (torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default)
+PICKS = (torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default)
 _READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)  # which show no op
 
 
@@ -154,7 +154,7 @@ class _Ops(OpMode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         told, ids = _told(func, args, result), frozenset(map(id, given))
         inside, changes = tuple(self.inside), frozenset(writes)
-        picks = func in _PICKS
+        picks = func in PICKS
         self.ops.append(Op(self.tick(), inside, reads, changes, ids, draws, told, picks))
         return result
 

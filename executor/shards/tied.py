@@ -155,7 +155,8 @@ def joined(layers: Sequence[nn.Module], group: Sequence[int], precision: Precisi
 
 def _casts(layer: nn.Module, shared: set[int]) -> bool:
     """True if autocast may make something else of a shared parameter in this layer. Of a piece of
-    the model's own code its modules do not say so: it may hold some that it does not call."""
+    the model's own code or graph its modules do not say so: it may hold some that it does not
+    call."""
     if (picked := getattr(layer, "picked_parameters", None)) is not None:
         return any(id(p) in shared - picked for p in layer.parameters())
     picks = isinstance(layer, nn.Embedding | nn.EmbeddingBag)

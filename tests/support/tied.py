@@ -95,6 +95,26 @@ def bare() -> nn.Sequential:
     return nn.Sequential(first, block(), block(), block(), last)
 
 
+class Written(nn.Module):
+    """An embedding and a head around a list of blocks, as models are written. `around`: the model's
+    own code adds what goes into a block to what comes out, so that its layers are its graph's."""
+
+    def __init__(self, around: bool) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+        self.blocks = nn.ModuleList([block() for _ in range(3)])
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+        self.around = around
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.words(x)
+        for each in self.blocks:
+            y = y + each(y) if self.around else each(y)
+        scores: Tensor = self.head(self.norm(y))
+        return scores
+
+
 def batches(step: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     text = torch.randint(WORDS, (BATCH, LENGTH + 1), generator=generator)
@@ -120,6 +140,8 @@ clipped = partial(_tasks, several, clip=0.1)
 masters = partial(_tasks, gpt, "bf16", 0.1)
 autocast = partial(_tasks, gpt, "bf16-autocast")
 scaled = partial(_tasks, gpt, "fp16-autocast", 0.1)
+modules = partial(_tasks, partial(Written, around=False), "bf16-autocast")
+graph = partial(_tasks, partial(Written, around=True), "bf16-autocast")
 twice_cast = partial(_tasks, several, "bf16-autocast")
 
 

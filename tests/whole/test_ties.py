@@ -114,6 +114,19 @@ def test_built_plans_train_the_same(way: str) -> None:
         trained(way, plan)
 
 
+@pytest.mark.parametrize("way", ["modules", "graph"])
+def test_an_embedding_leaves_its_weight_to_the_head_under_autocast(way: str) -> None:
+    """Only the head casts it, also where the embedding is a piece of the model's own code or of its
+    graph: they may be in shards of their own, with the bits of the plain loop."""
+    made = measured(way).tasks[0]
+    assert made.cut is not None
+    assert made.cut.how == way
+    assert all(made.tie_bytes)
+    plan = least(measured(way))
+    assert len(plan.tasks[0].shards) > 1
+    trained(way, plan)
+
+
 def test_evaluations_share_the_weight_too() -> None:
     """In the smallest budget there is, with the model as trained."""
     plan = least(measured("judged"))

@@ -14,7 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 from executor.cutting.gap import device_of
 from executor.cutting.parts import Shared, packed, unpacked
 from executor.cutting.pieces import hold
-from executor.cutting.record import aliased
+from executor.cutting.record import PICKS, aliased
 
 MOST = 64  # layers
 _WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
@@ -48,6 +48,15 @@ class Segment(nn.Module):
         held = [getattr(self, name) for name in self._names]
         made = code.function.forward(*held, device_of(leaves), *leaves)
         return packed(made) if code.end is None else tree_unflatten(made, code.end)
+
+    @property
+    def picked_parameters(self) -> frozenset[int]:
+        """The ids of the parameters that autocast leaves as they are: of which rows are taken."""
+        ways: dict[int, bool] = {}
+        for name, node in zip(self._names, self._code.function.graph.nodes, strict=False):
+            key, picks = id(getattr(self, name)), all(user.target in PICKS for user in node.users)
+            ways[key] = picks and ways.get(key, True)
+        return frozenset(key for key, picks in ways.items() if picks)
 
 
 def nodes_in(*values: Any) -> list[fx.Node]:
