@@ -72,7 +72,7 @@ def _only(task: Task, size: int) -> Task:
         raise FormatError(
             f"{task.name}: microbatch {size} was not measured, only "
             f"{', '.join(map(str, measured))}; choose among these or profile again; one that "
-            "goes on --from LOG may have another by --microbatch free, and other last bits"
+            "goes on --from RUN may have another by --microbatch free, and other last bits"
         )
     parts = replace(task.parts, asked=task.parts.kind == "whole" and size < task.batch)
     return replace(
