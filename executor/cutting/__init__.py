@@ -2,14 +2,14 @@
 
 from executor.cutting.calling import call, first, isolated, lowered, lowered_inputs, run, through
 from executor.cutting.chain import Chain, chain_of, name_of, planned
-from executor.cutting.gap import Gap
 from executor.cutting.proof import Training, bare, difference, trace
 from executor.cutting.recomputing import TOLD, as_ever, left_out
+from executor.cutting.slices import Slice
 
 __all__ = [
     "TOLD",
     "Chain",
-    "Gap",
+    "Slice",
     "Training",
     "as_ever",
     "bare",

@@ -1,165 +1,168 @@
-"""Makes the pieces of a recorded run, once it is known what goes into and out of each."""
+"""Makes the slices of a recorded run, once it is known what goes into and out of each."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec
 
 from executor.cutting.flow import Flow, Place
-from executor.cutting.gap import Gap
-from executor.cutting.needs import Growth
-from executor.cutting.parts import (
-    Dummy,
-    Form,
-    GapScript,
-    Held,
-    Key,
-    Left,
-    Part,
-    Same,
-    StepScript,
-    Stop,
-    Turn,
-    constant,
-)
-from executor.cutting.pieces import Step, shell_of
+from executor.cutting.needs import Growth, boundaries, groups
+from executor.cutting.parts import Dummy, Form, Held, Key, Live, Script, Stop, Stub, constant
 from executor.cutting.record import Call, Leaf
+from executor.cutting.shells import bytes_of, shell_of
+from executor.cutting.slices import Slice
 
 Keys = tuple[Key, ...]
 
 
 class Builder:
-    """Builds pieces of the model from a run whose tensors grow as `growth` says."""
+    """Builds slices of the model from a run whose tensors grow as `growth` says."""
 
     def __init__(self, model: nn.Module, flow: Flow, growth: Growth) -> None:
         self._model, self._flow, self._growth = model, flow, growth
         self._inputs = tuple(leaf.at for leaf in flow.record.inputs)
         self._paths = {module: path for path, module in model.named_modules()}
 
-    def pieces(
-        self, places: Sequence[Place], boundaries: Sequence[Sequence[Key]]
-    ) -> list[nn.Module]:
-        """The pieces, each with the boundary behind it."""
-        ends = [self._inputs, *map(tuple, boundaries)]
-        return [
-            (self._gap if place.kind == "gap" else self._step)(place.number, before, after)
-            for place, (before, after) in zip(places, pairwise(ends), strict=True)
-        ]
+    def slices(self) -> list[nn.Module]:
+        """All of them, in order; none of a model without parameters."""
+        every = groups(self._flow)
+        ends = [self._inputs, *map(tuple, boundaries(self._flow, every))]
+        return [self._slice(*one) for one in zip(every, ends, ends[1:], strict=False)]
 
-    def _step(self, index: int, before: Keys, after: Keys) -> Step:
-        call, leaks = self._flow.layers[index], self._flow.leaks[index]
-        path, inside = self._paths[call.module], {m: p for p, m in call.module.named_modules()}
-        parts = tuple(self._part(path, leaf, before) for leaf in call.given)
-        changed = [parts[leaf.at.leaf] for leaf in call.left]
-        script = StepScript(
-            f"{path} ({type(call.module).__name__})",
-            before,
-            after,
-            tuple(part for part in changed if isinstance(part, Key)),
-            number=call.number,
-            parts=parts,
-            tree=call.given_tree,
-            made=_form(path, call.made, call.made_tree),
-            inside=tuple((inside[inner.module], inner.number) for inner in leaks),
-        )
-        return Step(call.module, script, self._foreign(call, parts))
-
-    def _foreign(self, call: Call, parts: Sequence[Part]) -> dict[str, Tensor]:
-        """Parameters and buffers that a layer uses but does not hold."""
-        inside = {id(t) for t in (*call.module.parameters(), *call.module.buffers())}
-        used = self._flow.used(self._flow.within[call.number])
-        names = [part.name for part in parts if isinstance(part, Held)]
-        given = {name: attrgetter(name)(self._model) for name in names}
-        return {name: tensor for name, tensor in used.items() if id(tensor) not in inside} | given
-
-    def _gap(self, gap: int, before: Keys, after: Keys) -> Gap:
-        flow = self._flow
-        own, dead = flow.ops(gap), flow.before(gap)
-        buffers = {id(b) for b in self._model.buffers()}
-        looked_at = {n for n, t in flow.used(dead).items() if id(t) in buffers}
-        again = [*own, *flow.redone(gap)]
-        used = flow.used(again)
-        owned = {*used, *looked_at}
-        picked = used.keys() - flow.used(op for op in again if not op.picks).keys()
-        writes = {storage for op in [*dead, *own] for storage in op.writes}
-        first, last = gap == 0, gap == flow.count
-        inputs: tuple[Part, ...] = self._inputs
+    def _slice(self, places: Sequence[Place], before: Keys, after: Keys) -> Slice:
+        flow, begin, end = self._flow, places[0], places[-1]
+        gaps = [place.number for place in places if place.kind == "gap"]
+        layers = [flow.layers[place.number] for place in places if place.kind == "layer"]
+        again = [op for place in places for op in flow.again(place)]
+        used, own = flow.used(again), {id(t) for x in layers for t in _tensors(x.module)}
+        if not gaps and len(layers) == 1:
+            return self._alone(begin, before, after, used, own)
+        dead = flow.before(begin.number + (begin.kind == "layer"))
+        writes = {storage for op in [*dead, *again] for storage in op.writes}
+        first, last = begin == ("gap", 0), end == ("gap", flow.count)
+        inputs: Sequence[Any] = self._inputs
         if not (first or last):
-            inputs = tuple(self._part("the model", leaf, before) for leaf in flow.record.inputs)
-        left = self._left_before(gap, before)
-        returned = [p for turn in left for made in (turn, *turn.inside) for p in made.parts]
-        given = self._leaves([*inputs, *returned])
-        script = GapScript(
-            f"{'before' if first else 'after'} {self._paths[flow.layers[max(0, gap - 1)].module]}",
+            inputs = [self._origin("the model", leaf, before) for leaf in flow.record.inputs]
+        stubs, live = self._stubs(begin, before), self._live_turns(places, before)
+        stop = self._stop(end.number, before, writes) if end.kind == "gap" and not last else ()
+        given = [part for turn in stubs for made in (turn, *turn.inside) for part in made.parts]
+        given += [*inputs, *(part for turn in live for part in turn.parts or ())]
+        script = Script(
+            self._label(places),
+            self._label([Place("gap", gaps[0])] if gaps else places),
             before,
             after,
-            tuple(key for key, leaf in given.items() if leaf.storage in writes),
-            turns=tuple(sorted([*left, *self._own(gap, before, writes)], key=attrgetter("number"))),
-            inputs=inputs,
+            tuple(key for key, leaf in self._leaves(given).items() if leaf.storage in writes),
+            tuple(sorted([*stubs, *live, *stop], key=attrgetter("number"))),
+            begins=flow.layers[begin.number - 1].number if begin.kind == "gap" else -1,
+            ends=layers[-1].number if end.kind == "layer" else -1,
+            inputs=tuple(inputs),
             inputs_tree=flow.record.inputs_tree,
             last=last,
             samples=self._samples([*inputs, *before]),
             quiet=any(op.draws for op in dead),
-            fixed=flow.fixed(gap),
+            fixed={count: value for gap in gaps for count, value in flow.fixed(gap).items()},
             has_loss=flow.has_loss,
-            picked=tuple(sorted(picked)),
+            picked=tuple(used.keys() - flow.used(op for op in again if not op.picks).keys()),
         )
-        return Gap(shell_of(self._model, owned), script)
+        looked_at = flow.used(dead)  # buffers, by the code before the slice
+        own |= {id(t) for t in used.values()}
+        own |= set(map(id, looked_at.values())).intersection(map(id, self._model.buffers()))
+        return Slice(shell_of(self._model, own), script, {})
 
-    def _left_before(self, gap: int, before: Keys) -> list[Left]:
-        """The calls before the gap: what of their outputs is needed the boundary has."""
-        found: list[Left] = []
-        for index in range(gap):
-            found += [self._left(unit, before) for unit in self._flow.units[index]]
-            layer = self._left(self._flow.layers[index], before)
-            inside = tuple(self._left(inner, before) for inner in self._flow.leaks[index])
-            found.append(replace(layer, last=index == gap - 1, inside=inside))
-        return found
+    def _alone(
+        self, layer: Place, before: Keys, after: Keys, used: Mapping[str, Tensor], own: set[int]
+    ) -> Slice:
+        """One layer, without the model's code; parameters that it uses may be elsewhere."""
+        call, label = self._flow.layers[layer.number], self._label([layer])
+        turn = self._live(layer.number, before, {m: p for p, m in call.module.named_modules()})
+        parts = turn.parts or ()
+        changed = [parts[leaf.at.leaf] for leaf in call.left]
+        clones = tuple(part for part in changed if isinstance(part, Key))
+        script = Script(label, label, before, after, clones, (turn,), ends=call.number)
+        names = [part.name for part in parts if isinstance(part, Held)]
+        foreign = {name: tensor for name, tensor in used.items() if id(tensor) not in own}
+        foreign |= {name: attrgetter(name)(self._model) for name in names}
+        return Slice(call.module, script, foreign)
 
-    def _left(self, call: Call, before: Keys) -> Left:
-        turn = self._turn(call)
-        parts = (self._part(turn.path, leaf, before, call.given) for leaf in call.made)
-        return Left(turn.path, turn.number, turn.form, tuple(parts))
+    def _label(self, places: Sequence[Place]) -> str:
+        """The largest of its layers; where it is in the model, if it has none."""
+        layers = [self._flow.layers[p.number].module for p in places if p.kind == "layer"]
+        if layers:
+            largest = max(layers, key=bytes_of)
+            return f"{self._paths[largest]} ({type(largest).__name__})"
+        gap = places[0].number
+        beside = self._paths[self._flow.layers[max(0, gap - 1)].module]
+        return f"{'after' if gap else 'before'} {beside}"
 
-    def _turn(self, call: Call) -> Turn:
+    def _stubs(self, begin: Place, before: Keys) -> list[Stub]:
+        """The calls before a place: what of their outputs is needed the boundary has."""
+        flow, found = self._flow, list[Stub]()
+        for layer, leaks in zip(flow.layers[: begin.number], flow.leaks, strict=False):
+            inside = tuple(self._stub(inner, before) for inner in leaks)
+            found.append(self._stub(layer, before, inside))
+        units = flow.units[: begin.number + (begin.kind == "layer")]
+        return found + [self._stub(unit, before) for several in units for unit in several]
+
+    def _stub(self, call: Call, before: Keys, inside: tuple[Stub, ...] = ()) -> Stub:
         path = self._paths[call.module]
-        return Turn(path, call.number, _form(path, call.made, call.made_tree))
+        parts = tuple(self._origin(path, leaf, before) for leaf in call.made)
+        return Stub(path, call.number, Form.of(path, call.made, call.made_tree), parts, inside)
 
-    def _own(self, gap: int, before: Keys, writes: set[int]) -> list[Turn]:
-        """The calls in the gap, and that of the layer behind it."""
-        found = [self._turn(unit) for unit in self._flow.units[gap]]
-        for layer in self._flow.layers[gap : gap + 1]:
-            path = self._paths[layer.module]
-            whole = [leaf for leaf in layer.given if leaf.storage not in writes]
-            pairs = [(leaf.at.leaf, self._flow.key(leaf)) for leaf in whole]
-            same = [(place, key) for place, key in pairs if key and key in before]
-            form = _form(path, layer.given, layer.given_tree)
-            found.append(Stop(path, layer.number, form, tuple(same)))
+    def _live_turns(self, places: Sequence[Place], before: Keys) -> list[Live]:
+        """The calls in a slice."""
+        found: list[Live] = []
+        for place in places:
+            if place.kind == "layer":
+                found.append(self._live(place.number, before if place == places[0] else None))
+                continue
+            for unit in self._flow.units[place.number]:
+                path = self._paths[unit.module]
+                found.append(Live(path, unit.number, Form.of(path, unit.made, unit.made_tree)))
         return found
 
-    def _part(self, where: str, leaf: Leaf, before: Keys, own: Sequence[Leaf] = ()) -> Part:
-        """Where a leaf comes from: an output maybe from the call's `own` arguments."""
+    def _live(
+        self, index: int, before: Keys | None, paths: Mapping[nn.Module, str] | None = None
+    ) -> Live:
+        """A layer that runs. `before`: the slice begins with it; `paths`: of its own modules, if
+        it is all that there is."""
+        call, named = self._flow.layers[index], paths or self._paths
+        path = self._paths[call.module]
+        parts = [self._origin(path, x, before) for x in call.given] if before is not None else None
+        return Live(
+            named[call.module],
+            call.number,
+            Form.of(path, call.made, call.made_tree),
+            given=Form.of(path, call.given, call.given_tree),
+            parts=None if parts is None else tuple(parts),
+            inside=tuple((named[x.module], x.number) for x in self._flow.leaks[index]),
+        )
+
+    def _stop(self, index: int, before: Keys, writes: Collection[int]) -> tuple[Stop]:
+        """The call of the layer behind a slice."""
+        layer = self._flow.layers[index]
+        path = self._paths[layer.module]
+        pairs = [(x.at.leaf, self._flow.key(x)) for x in layer.given if x.storage not in writes]
+        same = tuple((place, key) for place, key in pairs if key and key in before)
+        form = Form.of(path, layer.given, layer.given_tree)
+        return (Stop(path, layer.number, form, same),)
+
+    def _origin(self, where: str, leaf: Leaf, before: Keys) -> Any:
+        """Where a leaf comes from."""
         if not leaf.is_tensor:
             return constant(where, leaf.value)
         if name := self._flow.held(leaf):
             return Held(name)
         key = self._flow.key(leaf)
-        if key in before:
-            return key
-        handed_on = [place for place, given in enumerate(own) if given.identity == leaf.identity]
-        if handed_on:
-            return Same(handed_on[-1])
-        return Dummy(leaf.value.dtype, self._growth.dims(leaf))
+        return key if key in before else Dummy(leaf.value.dtype, self._growth.dims(leaf))
 
-    def _leaves(self, parts: Sequence[Part]) -> dict[Key, Leaf]:
-        """The tensors among these that some piece makes, by their keys."""
+    def _leaves(self, parts: Sequence[Any]) -> dict[Key, Leaf]:
+        """The tensors among these that some place makes, by their keys."""
         keys = [part for part in parts if isinstance(part, Key)]
         return {key: self._flow.leaf_of[key] for key in keys if key in self._flow.leaf_of}
 
-    def _samples(self, parts: Sequence[Part]) -> tuple[Key, int] | None:
+    def _samples(self, parts: Sequence[Any]) -> tuple[Key, int] | None:
         """A tensor among these that shows how large the batch is, and its values a sample."""
         for key, leaf in self._leaves(parts).items() if self._growth.any_size else ():
             grows = [size for size, grows in self._growth.dims(leaf) if grows]
@@ -168,5 +171,5 @@ class Builder:
         return None
 
 
-def _form(path: str, leaves: Sequence[Leaf], tree: TreeSpec) -> Form:
-    return Form.of(path, [leaf.value for leaf in leaves], tree)
+def _tensors(module: nn.Module) -> tuple[Tensor, ...]:
+    return *module.parameters(), *module.buffers()

@@ -88,8 +88,13 @@ class Flow:
 
     def fresh(self, gap: int) -> list[Key]:
         """Arguments of the layer behind the gap that are made by free ops in it."""
-        made = (key for key, place in self.maker.items() if place == ("gap", gap))
-        return [key for key in made if key.kind == "given"]
+        return [k for k, place in self.maker.items() if place == ("gap", gap) and k.kind == "given"]
+
+    def again(self, place: Place) -> list[Op]:
+        """The ops that run whenever the place does."""
+        if place.kind == "layer":
+            return self.within[self.layers[place.number].number]
+        return [*self.ops(place.number), *self.redone(place.number)]
 
     def before(self, gap: int) -> list[Op]:
         """Free ops before a gap, in order."""

@@ -1,7 +1,7 @@
 """Layers from the model's own lists of modules: what a run of the model shows of them.
 
 Calls of the listed modules are the layers. What the model does between two of them is taken along
-by running its own code (gap.Gap), but where it only hands tensors on there is nothing to run.
+by running its own code (slices.Slice), but where it only hands tensors on there is nothing to run.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from torch import nn
 from executor.cutting.building import Builder
 from executor.cutting.calling import SEED, fresh_copy, isolated, samples
 from executor.cutting.flow import Flow
-from executor.cutting.needs import Compared, Growth, boundaries, places
+from executor.cutting.needs import Compared, Growth
 from executor.cutting.parts import Unsupported
-from executor.cutting.pieces import bytes_of, joined
 from executor.cutting.record import Call, Record, record
+from executor.cutting.shells import bytes_of
 from profiles.schema import Cut
 
 _LEAST_SHARE = 0.3  # of the parameters outside embeddings that must be in listed modules
@@ -59,8 +59,7 @@ def _recorded(model: nn.Module, inputs: Any, seed: int = SEED) -> Record:
 
 def _layers(model: nn.Module, flow: Flow, growth: Growth) -> list[nn.Module]:
     """The layers of a recorded run; Unsupported for fewer than two."""
-    running = places(flow)
-    found = joined(Builder(model, flow, growth).pieces(running, boundaries(flow, running)))
+    found = Builder(model, flow, growth).slices()
     if len(found) < 2:
         raise Unsupported(
             "all its parameters are in one layer" if found else "it has no parameters"

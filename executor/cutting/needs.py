@@ -1,50 +1,66 @@
-"""The tensors that each piece of a recorded run takes from those before it and makes for others.
+"""The slices of a recorded run, and the tensors that each takes from those before it.
 
-The pieces are the layers, in order, and those of the gaps between them in which anything happens.
+A slice is of layers, in order, and of those gaps between them in which anything happens.
 """
 
 from collections.abc import Sequence
 from itertools import chain
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from executor.cutting.flow import Flow, Place, storages
 from executor.cutting.parts import Dims, Key, OneSize
 from executor.cutting.record import Leaf, Record
 
 
-def places(flow: Flow) -> list[Place]:
-    """The pieces in the order in which they run: all layers, the first and the last gap, and gaps
-    that make something or have to happen."""
+def groups(flow: Flow) -> list[list[Place]]:
+    """The places of each slice, in the order in which they run: all layers, the first and the last
+    gap, and gaps that make something or have to happen. Those without parameters run with the one
+    after them, the last with the one before it."""
     pairs = [(Place("gap", index), Place("layer", index)) for index in range(flow.count)]
     every = [*chain.from_iterable(pairs), Place("gap", flow.count)]
     makers = {flow.maker[key] for place in every for key in uses(flow, place)}
     makers |= {every[0], every[-1]}
-    return [p for p in every if p.kind == "layer" or p in makers or not _hands_on(flow, p.number)]
+    found: list[list[Place]] = [[]]
+    for place in every:
+        if place.kind == "layer" or place in makers or not _hands_on(flow, place.number):
+            found[-1].append(place)
+            if _learns(flow, place):
+                found.append([])
+    rest = found.pop()
+    if found:
+        found[-1] += rest
+    return found
 
 
-def boundaries(flow: Flow, places: Sequence[Place]) -> list[list[Key]]:
-    """The tensors handed on behind each piece, in the order in which they are made."""
-    used = [uses(flow, place) for place in places]
+def _learns(flow: Flow, place: Place) -> bool:
+    """True if there are parameters in the place."""
+    own = flow.layers[place.number].module.parameters() if place.kind == "layer" else ()
+    used = flow.used(flow.again(place)).values()
+    return any(isinstance(tensor, nn.Parameter) for tensor in (*own, *used))
+
+
+def boundaries(flow: Flow, slices: Sequence[Sequence[Place]]) -> list[list[Key]]:
+    """The tensors handed on behind each slice, in the order in which they are made."""
+    used = [{key for place in one for key in uses(flow, place)} for one in slices]
     made: list[Key] = []
     found = []
-    for position, place in enumerate(places):
-        made += [key for key, maker in flow.maker.items() if maker == place]
+    for position, places in enumerate(slices):
+        made += [key for key, maker in flow.maker.items() if maker in places]
         later = {key for keys in used[position + 1 :] for key in keys}
         found.append([key for key in made if key in later])
     return found
 
 
 def uses(flow: Flow, place: Place) -> list[Key]:
-    """Keys that a piece takes from the boundary before it."""
+    """Keys that a place takes from those before it."""
     kind, index = place
     if kind == "layer":
         keys = map(flow.key, flow.layers[index].given)
         return list(dict.fromkeys(key for key in keys if key))
     if index == 0:
         return []
-    ops = [*flow.ops(index), *flow.redone(index)]
-    found = flow.sources(ops, before=index)
+    found = flow.sources(flow.again(place), before=index)
     if index < flow.count:  # the last gap is given the batch
         read = storages([*flow.before(index), *flow.ops(index)])
         inputs = (key for key in flow.maker if key.kind == "input")

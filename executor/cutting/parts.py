@@ -1,11 +1,11 @@
-"""Instructions for the pieces of a model: the leaves of arguments and outputs, and where each comes
-from. Between pieces go plain tensors: one, or a tuple."""
+"""Instructions for slices of a model: the leaves of arguments and outputs, and where each comes
+from. Between slices go plain tensors: one, or a tuple."""
 
 import enum
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,7 +16,6 @@ from executor.errors import WorkloadError
 from executor.numerics import same
 
 _KINDS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, enum.Enum, range)
-_CPU = torch.device("cpu")
 
 Boundary = Tensor | tuple[Tensor, ...]
 Dims = tuple[tuple[int, bool], ...]  # sizes, and whether they grow with the batch
@@ -29,11 +28,6 @@ class Unsupported(Exception):
 
 class OneSize(Unsupported):
     """It can be taken apart for one batch size only, if at all."""
-
-
-def unpacked(value: Boundary) -> tuple[Tensor, ...]:
-    """A boundary's tensors."""
-    return (value,) if isinstance(value, Tensor) else value
 
 
 def packed(values: Sequence[Tensor]) -> Boundary:
@@ -49,7 +43,7 @@ class Shared:
 
 
 class Key(NamedTuple):
-    """A tensor that goes from one piece to another: leaf `leaf` of the batch's inputs, of what
+    """A tensor that goes from one slice to another: leaf `leaf` of the batch's inputs, of what
     the call `number` returned, was given, or left changed in what it was given."""
 
     kind: Kind
@@ -91,43 +85,7 @@ class Dummy:
     dims: Dims
 
 
-@dataclass(frozen=True)
-class Same:
-    """A leaf that is the module's argument at this place, handed on."""
-
-    place: int
-
-
-Part = Any  # where a leaf comes from: a key, one of the four above, or a constant itself
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The leaves of a piece's calls while it runs: tensors by their keys, some as `clones`,
-    parameters and buffers by name, dummies for so many samples."""
-
-    values: Mapping[Key, Any]
-    held: Callable[[str], Tensor]
-    clones: tuple[Key, ...] = ()
-    samples: int = 0
-    where: torch.device = _CPU
-
-    def leaf(self, part: Part, own: Sequence[Any] = ()) -> Any:
-        """The leaf of a call that was given `own`."""
-        match part:
-            case Key():
-                value = self.values[part]
-                return value.clone() if part in self.clones else value
-            case Held(name):
-                return self.held(name)
-            case Same(place):
-                return own[place]
-            case Dummy(dtype, dims):
-                shape = [size * self.samples if grows else size for size, grows in dims]
-                return torch.zeros(shape, dtype=dtype, device=self.where)
-            case Fresh(pickled):
-                return pickle.loads(pickled)
-        return part
+Part = Any  # where a leaf comes from: a key, one of the three above, or a constant itself
 
 
 @dataclass(frozen=True)
@@ -140,8 +98,11 @@ class Form:
 
     @classmethod
     def of(cls, where: str, leaves: Sequence[Any], tree: TreeSpec) -> "Form":
-        """The form of values as they are now; Unsupported when they need not be so again."""
-        kept = [(n, leaf) for n, leaf in enumerate(leaves) if not isinstance(leaf, Tensor | Fresh)]
+        """The form of recorded leaves; Unsupported when they need not be so again."""
+        values = [leaf.value for leaf in leaves]
+        kept = [
+            (n, value) for n, value in enumerate(values) if not isinstance(value, Tensor | Fresh)
+        ]
         return cls(tree, {place: constant(where, leaf) for place, leaf in kept})
 
     def leaves(self, told: str, value: Any) -> list[Any]:
@@ -173,40 +134,9 @@ def _is_known(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Script(Shared):
-    """Instructions for a piece between two boundaries. `clones`: tensors of the first that it
-    changes in place, and others may need as they were."""
-
-    label: str
-    before: tuple[Key, ...]
-    after: tuple[Key, ...]
-    clones: tuple[Key, ...]
-
-    def wanted(self, number: int, **leaves: Sequence[Any]) -> dict[Key, Tensor]:
-        """Those leaves of the call `number`, by kind, that the boundary after the piece needs."""
-        return {
-            key: leaves[key.kind][key.leaf]
-            for key in self.after
-            if key.number == number and key.kind in leaves
-        }
-
-
-@dataclass(frozen=True)
-class StepScript(Script):
-    """The call `number`, of a layer: its arguments, its outputs, and calls of modules inside of it
-    whose outputs others use, by path."""
-
-    number: int
-    parts: tuple[Part, ...]
-    tree: TreeSpec
-    made: Form
-    inside: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
 class Turn:
-    """A call of the module at `path`, the call `number` when it was recorded; in the gap itself,
-    where it runs. `form`: of its outputs."""
+    """A call of the module at `path`, the call `number` when it was recorded. `form`: of its
+    outputs."""
 
     path: str
     number: int
@@ -214,39 +144,72 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Left(Turn):
-    """A call that was before the gap: it returns these parts. `last`: from here on the model runs.
-    `inside`: calls of modules inside of it, whose hooks may hand on what they returned."""
+class Stub(Turn):
+    """A call before the slice: it returns these parts. `inside`: calls of modules inside of it,
+    whose hooks may hand on what they returned."""
 
     parts: tuple[Part, ...]
-    last: bool = False
-    inside: tuple["Left", ...] = ()
+    inside: tuple["Stub", ...] = ()
+
+
+@dataclass(frozen=True)
+class Live(Turn):
+    """A call in the slice. Of a layer `given` is the form of its arguments, and `inside` are calls
+    of modules inside of it whose outputs others use; `parts`: the arguments of one that the slice
+    begins with."""
+
+    given: Form | None = None
+    parts: tuple[Part, ...] | None = None
+    inside: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Stop(Turn):
-    """The call of the next layer, where the gap ends. `form`: of its arguments; `same`: which of
+    """The call of the next layer, where the slice ends. `form`: of its arguments; `same`: which of
     them are tensors of the boundary as it came."""
 
     same: tuple[tuple[int, Key], ...]
 
 
 @dataclass(frozen=True)
-class GapScript(Script):
-    """The events of a gap.
+class Script(Shared):
+    """Instructions for a slice of a model between two boundaries.
 
-    `turns`: the calls of modules in their order. `inputs`: what the model is called with; the first
-    and the last gap are given the batch. `samples`: a tensor that shows how large the batch is, and
-    its values a sample. `quiet`: the code left out draws random numbers. `fixed`: see gap.Quiet.
-    `picked`: parameters of which it does nothing but take rows.
+    label: of the slice; code: of the model's own code in it. turns: the calls of modules in their
+    order. begins: the number of the last call that is a stub, or of the layer that it begins with;
+    ends: of the layer behind which it ends. clones: tensors of the boundary that it changes in
+    place, and others may need as they were. inputs: what the model is called with; the first and
+    the last slice are given the batch. samples: a tensor that shows how large the batch is, and its
+    values a sample. quiet: the code before it draws random numbers. fixed: see slices.Quiet.
+    picked: parameters of which it does nothing but take rows; None where its modules say so.
     """
 
+    label: str
+    code: str
+    before: tuple[Key, ...]
+    after: tuple[Key, ...]
+    clones: tuple[Key, ...]
     turns: tuple[Turn, ...]
-    inputs: tuple[Part, ...]
-    inputs_tree: TreeSpec
-    last: bool
-    samples: tuple[Key, int] | None
-    quiet: bool
-    fixed: Mapping[int, Any]
-    has_loss: bool
-    picked: tuple[str, ...]
+    begins: int = -1
+    ends: int = -1
+    inputs: tuple[Part, ...] = ()
+    inputs_tree: TreeSpec | None = None
+    last: bool = False
+    samples: tuple[Key, int] | None = None
+    quiet: bool = False
+    fixed: Mapping[int, Any] = field(default_factory=dict)
+    has_loss: bool = True
+    picked: tuple[str, ...] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True for one layer, without the model's own code."""
+        return self.inputs_tree is None
+
+    def wanted(self, number: int, **leaves: Sequence[Any]) -> dict[Key, Tensor]:
+        """Those leaves of the call `number`, by kind, that the boundary after the slice needs."""
+        return {
+            key: leaves[key.kind][key.leaf]
+            for key in self.after
+            if key.number == number and key.kind in leaves
+        }

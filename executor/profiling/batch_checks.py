@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from executor.cutting import Gap
+from executor.cutting import Slice
 from executor.devices import Device
 from executor.errors import RunError, WorkloadError
 from executor.numerics import Layout, OwnRandomness, hold
@@ -163,7 +163,7 @@ def sizes_that_go_another_way(trial: Trial, sizes: Sequence[int]) -> dict[int, s
     layer, where it looks at their values, by size."""
     layer, device = trial.layers[0], trial.device
     found: dict[int, str] = {}
-    if not any(isinstance(module, Gap) and module.chooses for module in layer.modules()):
+    if not any(isinstance(module, Slice) and module.chooses for module in layer.modules()):
         return found
     whole = trial.batches[0]
     with blamed(trial.place(0)):

@@ -175,7 +175,7 @@ class _Graph:
                 if node.kwargs.get("device") is not None:
                     values[node].update_kwarg("device", device)
         graph.output(map_arg(wanted, value))
-        code = Code(fx.GraphModule(self.exported.graph_module, graph), start == 0, tree)
+        code = Code(fx.GraphModule(self.exported.graph_module, graph), tree)
         return Segment(self._label(start, end), code, [self.held[node] for node in held])
 
     def _label(self, start: int, end: int) -> str:

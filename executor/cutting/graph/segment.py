@@ -11,10 +11,9 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
 
-from executor.cutting.gap import device_of
-from executor.cutting.parts import Shared, packed, unpacked
-from executor.cutting.pieces import hold
+from executor.cutting.parts import Shared, packed
 from executor.cutting.record import PICKS, aliased
+from executor.cutting.shells import device_of, hold
 
 MOST = 64  # layers
 _WIDER = 2  # a cut may be so many times as wide as the wider end of the piece it halves
@@ -24,11 +23,10 @@ _HEAVY = 1 / 8  # of all weight: a piece so heavy is cut however wide the cut is
 @dataclass(frozen=True)
 class Code(Shared):
     """The operations of a segment as a function without parameters of its own: of the tensors that
-    the segment holds, the device, and those of the boundary before it, or the batch's inputs if it
-    is the `first`. `end`: the structure of the model's output, in the last segment."""
+    the segment holds, the device, and those of the boundary before it, or the batch's inputs.
+    `end`: the structure of the model's output, in the last segment."""
 
     function: fx.GraphModule
-    first: bool
     end: TreeSpec | None
 
 
@@ -44,7 +42,7 @@ class Segment(nn.Module):
 
     def forward(self, value: Any) -> Any:
         code = self._code
-        leaves = tree_leaves(value) if code.first else unpacked(value)
+        leaves = tree_leaves(value)
         held = [getattr(self, name) for name in self._names]
         made = code.function.forward(*held, device_of(leaves), *leaves)
         return packed(made) if code.end is None else tree_unflatten(made, code.end)

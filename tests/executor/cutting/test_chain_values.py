@@ -135,8 +135,6 @@ def gives_a_number(model: Model, x: Tensor) -> Tensor:
     [
         leaves_early,
         chooses_for_later,
-        reads_a_list,
-        counts_for_later,
         takes_another_head,
         gives_a_number,
     ],
@@ -149,6 +147,14 @@ def test_a_model_that_goes_another_way_for_a_batch_is_stopped(body: Any) -> None
     same(model, chain, [x])
     with pytest.raises(WorkloadError):
         run(chain.layers, x + 50)
+
+
+@pytest.mark.parametrize("body", [reads_a_list, counts_for_later], ids=lambda body: body.__name__)
+def test_a_model_may_go_another_way_inside_of_one_slice(body: Any) -> None:
+    """All that differs is in the slice between two boundaries, which runs the model's own code."""
+    model, x, chain = found(lambda: Model(body))
+    assert chain.how == "modules"
+    same(model, chain, [x, x + 50])
 
 
 def keeps_a_number_of_a_module(model: Model, x: Tensor) -> Tensor:
