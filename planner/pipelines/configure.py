@@ -199,7 +199,7 @@ def _impossible(task: Task, layout: Layout, order: str) -> Infeasible:
         (
             max(layout.replicas) > microbatches,
             f"needs {max(layout.replicas)} microbatches, but a batch of {task.batch} has "
-            f"{microbatches} at most, as profiled",
+            f"{microbatches} at most, of {task.batch // microbatches} each",
             "a --layout of fewer replicas",
         ),
         (

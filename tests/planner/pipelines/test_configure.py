@@ -170,14 +170,15 @@ def test_a_host_too_small_is_named() -> None:
     ("options", "told"),
     [
         (("--layout", "7x1"), "layout 7x1 needs 7 stages, but its 6 layers can be cut into 6 at"),
-        (("--layout", "1x8"), "needs 8 microbatches, but a batch of 4 has 4 at most"),
+        (("--layout", "1x8"), "needs 8 microbatches, but a batch of 4 has 4 at most, of 1 each"),
+        (("--layout", "1x2", "--microbatch", 4), "a batch of 4 has 1 at most, of 4 each"),
         (("--layout", "1x4", "--order", "interleaved"), "has one stage, so there are none to take"),
         (("--layout", "4x1", "--order", "interleaved"), "in order interleaved needs 8 stages"),
         (("--layout", "9x1"), "layout 9x1 needs 9 devices of one kind but there are 8"),
     ],
 )
 def test_what_cannot_be_is_said(
-    options: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str | int, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proven infeasible, in one line."""
     monkeypatch.chdir(tmp_path)
