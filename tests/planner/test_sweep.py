@@ -70,7 +70,7 @@ def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
     assert profiles.violations(only) == []
     assert [len(layer.costs) for layer in only.tasks[0].layers] == [1] * 4
     with pytest.raises(
-        FormatError, match="microbatch 3 was not measured, only 1, 2, 4; .* --from RUN may"
+        FormatError, match=r"microbatch 3 was not measured, only 1, 2, 4; .* --from RUN may"
     ):
         only_microbatch(chain(), 3)
 
