@@ -3,10 +3,10 @@ each microbatch, by a table."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +45,14 @@ class Shape(NamedTuple):
     tokens: Sequence[int]
 
 
-class Table(Protocol):
-    """The samples of steps, or of the rounds of evaluations, by a table."""
+class Table(NamedTuple):
+    """The samples of steps, or of the rounds of evaluations. tokens: the most of each of a step's
+    microbatches; samples: of a step, in the order in which microbatches have them; row: the
+    microbatch of each of these."""
 
-    def tokens(self, step: int) -> Sequence[int]:
-        """The most tokens of each of the step's microbatches."""
-
-    def samples(self, step: int) -> NDArray[np.int64]:
-        """The step's samples, in the order in which microbatches have them."""
-
-    def row(self, step: int) -> NDArray[np.integer[Any]]:
-        """The microbatch of each of these."""
+    tokens: Callable[[int], Sequence[int]]
+    samples: Callable[[int], NDArray[np.int64]]
+    row: Callable[[int], NDArray[np.integer[Any]]]
 
 
 class Steps:
@@ -127,56 +124,43 @@ class Steps:
         return pack(self._task, pieces)
 
 
-class _Trained:
-    """The samples of steps. rows: of the table, the last of them that of the plan's last step;
-    order: of all samples, where it is not their own."""
+def _trained(
+    planned: PlanTask,
+    rows: NDArray[np.uint16],
+    order: NDArray[np.uint32] | None,
+    shapes: Sequence[Shape],
+    count: int,
+) -> Table:
+    """Of steps. rows: of the file, the last of them that of the plan's last step; order: of all
+    `count` samples, where it is not their own."""
+    first, ascending = planned.done + planned.steps - len(rows), sorted(shapes)
+    begins = [shape.first for shape in ascending]
 
-    def __init__(
-        self,
-        planned: PlanTask,
-        task: Task,
-        rows: NDArray[np.uint16],
-        order: NDArray[np.uint32] | None,
-        shapes: Sequence[Shape],
-    ) -> None:
-        self._rows, self._first = rows, planned.done + planned.steps - len(rows)
-        self._order = order
-        self._shapes = sorted(shapes, key=lambda shape: shape.first)
-        self._begins = [shape.first for shape in self._shapes]
-        self._batch, self._count = planned.batch, len(task.lengths)
+    def samples(step: int) -> NDArray[np.int64]:
+        places = of_step(step, planned.batch, count)
+        return places if order is None else order[places].astype(np.int64)
 
-    def tokens(self, step: int) -> Sequence[int]:
-        return self._shapes[bisect_right(self._begins, step) - 1].tokens
-
-    def samples(self, step: int) -> NDArray[np.int64]:
-        places = of_step(step, self._batch, self._count)
-        return places if self._order is None else self._order[places].astype(np.int64)
-
-    def row(self, step: int) -> NDArray[np.integer[Any]]:
-        row: NDArray[np.uint16] = self._rows[step - self._first]
-        return row
+    return Table(
+        lambda step: ascending[bisect_right(begins, step) - 1].tokens,
+        samples,
+        lambda step: rows[step - first],
+    )
 
 
-class _Judged:
-    """The samples of `rounds` rounds, which come again in each evaluation. row: of the table, the
-    microbatch of each sample, numbered through all rounds."""
+def _judged(row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]) -> Table:
+    """Of so many rounds, which come again in each evaluation. row: of the file, the microbatch of
+    each sample, numbered through all rounds."""
+    order = np.argsort(row, kind="stable")
+    begins = np.searchsorted(row[order], np.arange(rounds + 1) * len(tokens)).tolist()
 
-    def __init__(self, row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]) -> None:
-        self._tokens, self._rounds = tokens, rounds
-        self._row, self._order = row, np.argsort(row, kind="stable")
-        numbers = np.arange(rounds + 1) * len(tokens)
-        self._begins = np.searchsorted(row[self._order], numbers).tolist()
+    def samples(step: int) -> NDArray[np.int64]:
+        at = step % rounds
+        return np.asarray(order[begins[at] : begins[at + 1]], np.int64)
 
-    def tokens(self, step: int) -> Sequence[int]:
-        return self._tokens
+    def own(step: int) -> NDArray[np.int64]:
+        return np.asarray(row[samples(step)], np.int64) - step % rounds * len(tokens)
 
-    def samples(self, step: int) -> NDArray[np.int64]:
-        at = step % self._rounds
-        return np.asarray(self._order[self._begins[at] : self._begins[at + 1]], np.int64)
-
-    def row(self, step: int) -> NDArray[np.int64]:
-        first = step % self._rounds * len(self._tokens)
-        return np.asarray(self._row[self.samples(step)], np.int64) - first
+    return Table(lambda step: tokens, samples, own)
 
 
 def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path | None) -> Steps:
@@ -191,7 +175,9 @@ def steps_of(planned: PlanTask, task: Task, shapes: Sequence[Shape], plan: Path 
     path = _path(where, planned.name, said, task, plan)
     ordered = said.samples if said.reordered else 0
     rows, order = open_table(path, planned.batch, ordered), open_order(path, ordered)
-    return Steps(task, _Trained(planned, task, rows, order, shapes), padded=said.padded)
+    return Steps(
+        task, _trained(planned, rows, order, shapes, len(task.lengths)), padded=said.padded
+    )
 
 
 def judged_steps(
@@ -207,7 +193,7 @@ def judged_steps(
     own = held_out(task)
     path = _path(where, names.held_out(planned.name), said, own, plan)
     row = open_table(path, said.samples)[0]
-    table = _Judged(row, planned.evaluation.batches, tokens)
+    table = _judged(row, planned.evaluation.batches, tokens)
     return Steps(own, table, padded=said.padded, judges=True)
 
 

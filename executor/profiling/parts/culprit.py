@@ -63,21 +63,13 @@ def _rows(whole: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]) -> bool | 
     for tensor, *own in zip(whole, *parts, strict=True):
         if not tensor.is_floating_point():
             continue
-        if all(one.shape == tensor.shape for one in own):
-            joined = [tensor] * len(own), own
-        else:
-            made = (torch.cat(own, dim) for dim in _growing(tensor, own))
-            joined = [tensor], [one for one in made if one.shape == tensor.shape][:1]
-        if len(joined[0]) != len(joined[1]):
+        if any(one.dim() != tensor.dim() for one in own):
             return None
-        if not all(near(a, b) for a, b in zip(*joined, strict=True)):
+        sizes = [enumerate(zip(one.shape, tensor.shape, strict=True)) for one in own]
+        unlike = {dim for pairs in sizes for dim, (size, most) in pairs if size != most}
+        joined = [torch.cat(own, *unlike)] if len(unlike) == 1 else own
+        if joined[0].shape != tensor.shape:
+            return None
+        if not all(near(tensor, one) for one in joined):
             return False
     return True
-
-
-def _growing(whole: Tensor, own: Sequence[Tensor]) -> list[int]:
-    """The dimension in which the parts are smaller than the whole, if it is the only one."""
-    if any(one.dim() != whole.dim() for one in own):
-        return []
-    dims = [d for d in range(whole.dim()) if any(one.shape[d] != whole.shape[d] for one in own)]
-    return dims if len(dims) == 1 else []
