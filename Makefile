@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := executor/workloads/bytes_lm.py:demo
 
-.PHONY: demo test test-fast lint format schemas notebooks clean
+.PHONY: demo test test-fast lint format schemas notebooks gpu clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -52,6 +52,13 @@ schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
 
 notebooks: $(VENV)/.ready  ## run the notebooks and store what they print and draw
 	$(PY) notebooks/renew.py
+
+# PY=python3 where the machine's own Python has torch, numpy and msgspec, and no index can be reached.
+gpu:  ## everything that is measured on a GPU: one table, and runs/gpu-TIME to send back
+	@if nvidia-smi -L > /dev/null 2>&1; then \
+		{ [ "$(PY)" != "$(VENV)/bin/python" ] || $(MAKE) --no-print-directory $(VENV)/.ready; } && \
+		$(PY) -m tests.gpu.suite --out runs/gpu-$$(date +%Y%m%d-%H%M%S); \
+	else echo "skipped: no GPU here (nvidia-smi finds none)"; fi
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .hypothesis

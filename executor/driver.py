@@ -1,6 +1,7 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from plans.runlog import End
 from plans.schema import Plan
 
 __all__ = ["Options", "Result", "run"]
+
+_SWITCH_S = 0.0002  # after which Python lets another thread go on; 5 ms by itself
 
 
 class Others(Protocol):
@@ -163,7 +166,8 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     """The devices of a process, by number, and the memory of the host store.
 
     The garbage collector passes over what was there before: it stops every thread, and would for
-    a tenth of a second each time it goes through all that torch brings along."""
+    a tenth of a second each time it goes through all that torch brings along. A thread that asks
+    for the interpreter gets it soon: one that launches asks for every op of a layer."""
     apply(part.plan.numerics)
     casts = ring_bytes(part.tasks, part.kind) > 0
     specs, slabs = list(part.devices.values()), list(part.slabs.values())
@@ -172,10 +176,13 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     devices = dict(zip(part.devices, opened, strict=True))
     memory = host_memory(specs)
     gc.freeze()
+    patience = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         with late.compiler():
             yield devices, memory
     finally:
+        sys.setswitchinterval(patience)
         gc.unfreeze()
         for device in devices.values():
             device.close()

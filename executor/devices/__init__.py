@@ -13,7 +13,8 @@ from executor.devices.device import (
     use_threads,
 )
 from executor.devices.gpu import describe, update_threads, usable
-from executor.devices.hostmem import PIECE, HostMemory, free_host_bytes, host_memory, ring_bytes
+from executor.devices.hostmem import PIECE, HostMemory, host_memory, ring_bytes
+from executor.devices.limits import cores, free_host_bytes
 from executor.devices.machine import (
     apply,
     backend_of,
@@ -40,6 +41,7 @@ __all__ = [
     "apart",
     "apply",
     "backend_of",
+    "cores",
     "default_source",
     "describe",
     "expect_nodes",

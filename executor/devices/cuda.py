@@ -6,6 +6,7 @@ for each other by events, and times are read from events that have been reached.
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -29,6 +30,7 @@ from executor.errors import RunError, UsageError
 from executor.numerics import Cast
 from plans.schema import Device as Spec
 
+AHEAD = 4  # ops of the compute queue
 _SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
 _GOODBYE_S = 1.0  # how long a device may go on after the run
 _REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over short spans
@@ -38,39 +40,47 @@ class Clock:
     """Device times on the scale of time.perf_counter(), along a chain of events."""
 
     def __init__(self) -> None:
-        self._base = torch.cuda.Event(enable_timing=True)
-        self._base.record()
-        self._base.synchronize()
-        self._seconds = time.perf_counter()
+        base = torch.cuda.Event(enable_timing=True)
+        base.record()
+        base.synchronize()
+        self._base = base, time.perf_counter()  # one value: several threads read and set it
 
     def seconds(self, event: torch.cuda.Event) -> float:
         """When `event`, which has been reached, was reached."""
-        ms = self._base.elapsed_time(event)
-        seconds = self._seconds + ms / 1000
+        base, begun = self._base
+        ms = base.elapsed_time(event)
+        seconds = begun + ms / 1000
         if ms > _REBASE_MS:
-            self._base, self._seconds = event, seconds
+            self._base = event, seconds
         return seconds
 
 
 class CudaMark:
-    """An event in a stream."""
+    """An event in a stream of a device."""
 
-    __slots__ = ("_clock", "event")
+    __slots__ = ("_clock", "_device", "event")
 
-    def __init__(self, stream: torch.cuda.Stream, clock: Clock) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream, clock: Clock) -> None:
         self.event = torch.cuda.Event(enable_timing=True)
         self.event.record(stream)
-        self._clock = clock
+        self._device, self._clock = device, clock
 
     def ready(self) -> bool:
-        return bool(self.event.query())
+        # Any thread may ask, and one that has chosen no device would make a context on the first.
+        with torch.cuda.device(self._device):
+            return bool(self.event.query())
 
     def seconds(self) -> float:
         return self._clock.seconds(self.event)
 
 
 class CudaQueue(Queue):
-    """A CUDA stream. Its object is taken once: asking for the current one is asking too late."""
+    """A CUDA stream. Its object is taken once: asking for the current one is asking too late.
+
+    Ops of the compute queue are launched at most AHEAD before they end. A thread further ahead
+    would sit in a launch that waits for room in the driver's queue, and the driver lets no other
+    thread launch meanwhile: copies would wait for kernels that they have nothing to do with.
+    """
 
     def __init__(
         self, device: torch.device, clock: Clock, kind: QueueKind, threads: int = 1
@@ -79,6 +89,7 @@ class CudaQueue(Queue):
         self.stream = torch.cuda.Stream(device)
         self._device, self._clock, self._kind = device, clock, kind
         self._threads = threads
+        self._unreached: deque[CudaMark] = deque()
 
     def enter(self) -> None:
         torch.cuda.set_device(self._device)
@@ -88,11 +99,19 @@ class CudaQueue(Queue):
             _touch_libraries(self._device)
 
     def mark(self) -> CudaMark:
-        return CudaMark(self.stream, self._clock)
+        return CudaMark(self._device, self.stream, self._clock)
 
     def wait(self, mark: Mark, check: Callable[[], None]) -> None:
         if isinstance(mark, CudaMark):
             self.stream.wait_event(mark.event)
+
+    def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> CudaMark:
+        mark = self.mark()
+        if self._kind == "compute":
+            self._unreached.append(mark)
+            if len(self._unreached) > AHEAD:
+                until(self._unreached.popleft(), check)
+        return mark
 
 
 class HostQueue(CpuQueue):
@@ -193,10 +212,9 @@ class CudaDevice(Device):
     def close(self) -> None:
         """After a failure the device may never be done, or not answer any more."""
         with suppress(RuntimeError):
-            last = torch.cuda.Event()
-            last.record(torch.cuda.current_stream(self.where))
+            last = [queue.mark() for queue in self._queues.values()]
             deadline = time.monotonic() + _GOODBYE_S
-            while not last.query() and time.monotonic() < deadline:
+            while time.monotonic() < deadline and not all(mark.ready() for mark in last):
                 time.sleep(0.001)
             self._locked.close()
 
@@ -268,8 +286,11 @@ def _where(index: int) -> torch.device:
 def _touch_libraries(device: torch.device) -> None:
     """Let the libraries take their workspaces for this thread and stream, and for autograd's.
 
-    Draws no random numbers: those of the device belong to the models.
+    Attention too: cuDNN, which torch prefers for it, is loaded by its first call. Draws no random
+    numbers: those of the device belong to the models.
     """
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         x, weight = torch.ones(2, 64, 64, device=device, dtype=dtype, requires_grad=True).unbind()
         torch.nn.functional.linear(x, weight, weight[0]).sum().backward()
+    q = torch.ones(1, 1, 64, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+    torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()

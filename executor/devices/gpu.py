@@ -5,6 +5,7 @@ import subprocess
 
 import torch
 
+from executor.devices.limits import cores
 from executor.errors import UsageError
 
 LAUNCH_CORES = 4  # for the threads that launch: compute, both directions, the main thread
@@ -43,13 +44,13 @@ def update_cores() -> set[int]:
 
     Empty where there are too few to part.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return set(cores[LAUNCH_CORES:]) if len(cores) >= 2 * LAUNCH_CORES else set()
+    own = cores() if hasattr(os, "sched_setaffinity") else []
+    return set(own[LAUNCH_CORES:]) if len(own) >= 2 * LAUNCH_CORES else set()
 
 
-def update_threads(cores: int, devices: int) -> int:
+def update_threads(count: int, devices: int) -> int:
     """Threads of one device's updates in host memory, on a machine of so many cores."""
-    return max(1, (cores - LAUNCH_CORES if cores >= 2 * LAUNCH_CORES else cores) // devices)
+    return max(1, (count - LAUNCH_CORES if count >= 2 * LAUNCH_CORES else count) // devices)
 
 
 def describe(device: torch.device) -> dict[str, str]:

@@ -7,11 +7,12 @@ bf16 parameters are made from fp32 masters on their way to a CUDA device, piece 
 While one piece is copied, the next one is cast. CPU devices need no ring: they cast to the slab.
 """
 
+import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from plans.timing import Interval, union
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PIECE = 4 << 20  # bytes of a slot
 RING_BYTES = 3 * PIECE
+_FILLING, _PART = 8, 64 << 20  # threads that fill memory, and bytes that one fills at a time
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for every device
 
 
@@ -48,17 +50,16 @@ class PageLocked(HostMemory):
     """Memory that devices copy from and to by themselves, locked at its size in whole pages.
 
     Torch's own pinned allocator rounds every block up to a power of two. A page can be locked only
-    once, so no two of these share one.
+    once, so no two of these share one. Threads fill the pages first, in huge ones where the system
+    has them: the driver alone would lock one page of 4 KiB after the other. Child processes do not
+    get this memory: a fork would copy it, or leave the device with the child's.
     """
 
     def __init__(self) -> None:
         self._locked: list[Tensor] = []
 
     def take(self, count: int) -> Tensor:
-        size = pages(count)
-        raw = aligned(size + PAGE)
-        skip = -raw.data_ptr() % PAGE
-        flat = raw[skip : skip + count]
+        flat = _mapped(pages(count))[:count]
         self._lock(flat)
         return flat
 
@@ -83,6 +84,21 @@ class PageLocked(HostMemory):
             for flat in self._locked:
                 _runtime().cudaHostUnregister(flat.data_ptr())
         self._locked = []
+
+
+def _mapped(size: int) -> Tensor:
+    """So many zero bytes of pages of their own; RunError where the machine has not as many."""
+    try:
+        area = mmap.mmap(-1, max(size, PAGE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise RunError(f"the machine cannot give {size} bytes of memory in one piece") from None
+    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
+        with suppress(OSError, AttributeError):
+            area.madvise(getattr(mmap, advice))
+    flat = torch.frombuffer(area, dtype=torch.uint8)
+    with ThreadPoolExecutor(_FILLING) as pool:
+        list(pool.map(Tensor.zero_, torch.split(flat, _PART)))
+    return flat[:size]
 
 
 def pages(count: int) -> int:
@@ -129,12 +145,3 @@ def ring_bytes(tasks: Iterable[Task], kind: str) -> int:
     """Host memory of the ring of a device of this kind that these tasks are trained on."""
     casts = any(shard.cast for task in tasks for shard in task.shards)
     return RING_BYTES * (casts and kind == "cuda")
-
-
-def free_host_bytes() -> int | None:
-    """Bytes of memory that are available now; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(r.split()[1]) for r in lines if r.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None

@@ -84,8 +84,8 @@ def apply(numerics: Numerics) -> None:
     """Set the process-wide switches that decide which bits come out."""
     torch.backends.cuda.matmul.allow_tf32 = numerics.tf32
     torch.backends.cudnn.allow_tf32 = numerics.tf32
-    if torch.are_deterministic_algorithms_enabled() != numerics.deterministic:
-        torch.use_deterministic_algorithms(numerics.deterministic)  # which loads a compiler
+    # As torch.use_deterministic_algorithms, which loads a compiler besides.
+    torch.set_deterministic_debug_mode("error" if numerics.deterministic else "default")
     # Nothing reads what is not written, and filling would be an op before each.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
     if numerics.deterministic:  # read by cuBLAS when its first handle is made

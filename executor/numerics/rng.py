@@ -291,11 +291,14 @@ class OwnRandomness(OpMode):
 
 
 class Guard:
-    """Notices draws from a default generator that nothing lent accounts for."""
+    """Notices draws from a default generator that nothing lent accounts for: of a device's own, or
+    of the CPU's by a layer that computes on such a device."""
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source or CpuSource()
         self._parked = self._source.get()
+        own = not isinstance(self._source, CpuSource)
+        self._host = torch.default_generator.get_state() if own else None
 
     def check(self) -> None:
         """DrawError when somebody drew since the last check."""
@@ -306,4 +309,16 @@ class Guard:
             raise DrawError(
                 "it, or something beside it, drew random numbers or set a seed although the plan "
                 f"knows of none: {drawn} draws instead of 0; profile again"
+            )
+        self.check_host()
+
+    def check_host(self) -> None:
+        """DrawError when somebody drew from the CPU's generator beside a device's own."""
+        host = torch.default_generator.get_state()
+        if self._host is not None and not torch.equal(host, self._host):
+            raise DrawError(
+                "it, or something beside it, drew from the CPU's generator, of which a forward "
+                "that is run again on a GPU knows nothing; draw on the device of the input, as in "
+                "torch.rand(1, device=x.device), or leave out what draws (layerdrop=0 in a Hugging "
+                "Face model's config)"
             )

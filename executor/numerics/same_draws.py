@@ -6,18 +6,19 @@ import torch
 from torch import Tensor
 
 from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.rng import DrawError
+from executor.numerics.rng import DrawError, Source
 from executor.numerics.values import tensors_of
 
 
 class SameDraws(OpMode):
     """While active for a batch of `samples`, notes what its random ops draw; after `take`, the same
     ops of a part of the batch draw what its samples drew there, so that dropout or noise tells no
-    part from the whole. DrawError for a draw of which that cannot be said."""
+    part from the whole. DrawError for a draw of which that cannot be said. `source`: the generator
+    that they draw from."""
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, source: Source) -> None:
         super().__init__()
-        self._samples = samples
+        self._samples, self._source = samples, source
         self._drawn: list[list[Tensor]] = []
         self._part: tuple[int, int] | None = None  # None: the whole
         self._next = 0
@@ -29,9 +30,9 @@ class SameDraws(OpMode):
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        before = torch.default_generator.get_state()
+        before = self._source.get()
         made = func(*args, **kwargs)
-        if torch.equal(before, torch.default_generator.get_state()):
+        if torch.equal(before, self._source.get()):
             return made
         found = tensors_of(made)
         if self._part is None:

@@ -16,7 +16,7 @@ from torch import nn
 from executor.cutting import Slice
 from executor.devices import Device
 from executor.errors import RunError, WorkloadError
-from executor.numerics import Layout, OwnRandomness, hold
+from executor.numerics import Guard, Layout, OwnRandomness, hold
 from executor.profiling.bench import Case, first_output, moved, on_device
 from executor.profiling.layer_checks import (
     blamed,
@@ -136,6 +136,7 @@ def check_chain(trial: Trial, size: int) -> dict[int, str]:
     inputs = {step: moved(batch.inputs, device.where) for step, batch in batches.items()}
     names, xs = names_of(trial.layers), dict(inputs)
     found: dict[int, str] = {}
+    guard = Guard(source)
     for index, layer in enumerate(trial.layers):
         where, last = trial.place(index), index == len(trial.layers) - 1
         counts: dict[int, int | None] = {}
@@ -154,6 +155,8 @@ def check_chain(trial: Trial, size: int) -> dict[int, str]:
                 found[index] = (
                     f"{_draws(counts[0])} for data(0) and {_draws(counts[step])} for data({step})"
                 )
+        with blamed(where):
+            guard.check_host()
     check_loss(task, xs[0], batches[0], names, device)
     return found
 

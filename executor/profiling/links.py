@@ -6,9 +6,9 @@ measured without their copies: a prefetch that casts lasts as long as the slower
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -17,20 +17,33 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from executor.devices import PIECE, Device, HostMemory, Queue, QueueKind, apart, until, use_threads
+from executor.devices import (
+    PIECE,
+    Device,
+    HostMemory,
+    Mark,
+    Queue,
+    QueueKind,
+    apart,
+    host_memory,
+    until,
+    use_threads,
+)
 from executor.outputs import free_bytes, make_folder
 from executor.records import checkpoint
+from plans.schema import Device as Spec
 from profiles.schema import Disk, Link, Rate
 
-LARGEST = 8 << 20
+LARGEST, GPU_LARGEST = 8 << 20, 64 << 20  # bytes of a copy over an emulated link, and a GPU's
 MASTERS = 128 << 20  # bytes that casts are made from in turn: more than caches hold
-SLAB_BYTES = 2 * LARGEST  # room for one copy in each direction
 FILE_BYTES = 32 << 20
 FILE_SAMPLES = 3
 DISK_SHARE = 0.9  # of what is free now
 _COPIES = 500  # that an emulated link makes in a second while others compute
-_WARM_S = 1.0  # clocks of a device that had nothing to do are low
+_WARM_S = 3.0  # clocks of a device that had nothing to do are low
 _SIDE = 4096  # of the matrices that are multiplied meanwhile
+
+_FLIGHT = 8  # copies that are launched before the first of them has ended, as in a run
 
 Copy = Callable[[int], object]  # copies so many bytes, or launches that
 
@@ -40,16 +53,35 @@ class _Line:
 
     def __init__(self, device: Device, kind: QueueKind, launch: Copy) -> None:
         self.queue = device.queue(kind)
+        self.flight = 1 if device.spec.kind == "cpu" else _FLIGHT
         self._launch = launch
 
-    def copy(self, count: int) -> None:
-        """Copy so many bytes, and return when they are there."""
-        self._launch(count)
-        until(self.queue.mark())
+    def copies(self, count: int) -> float:
+        """Seconds that a copy of so many bytes lasts behind others, as the queue counts them."""
+        begin = self.queue.mark()
+        for _ in range(self.flight):
+            self._launch(count)
+        end = self.queue.mark()
+        until(end)
+        return (end.seconds() - begin.seconds()) / self.flight
 
     def rate(self, large: int, samples: int) -> Rate:
         """The line through the times of a small and a large copy."""
-        return apart(self.queue, lambda: measured(self.copy, (large // 64, large), samples))
+        return apart(self.queue, lambda: measured(self.copies, (large // 64, large), samples))
+
+    @contextmanager
+    def busy(self, count: int) -> Iterator[None]:
+        """Copies of so many bytes again and again meanwhile, one after the other without a rest."""
+        ahead: deque[Mark] = deque()
+
+        def work() -> None:
+            self._launch(count)
+            ahead.append(self.queue.mark())
+            if len(ahead) > self.flight:
+                until(ahead.popleft())
+
+        with busy(work, self.queue):
+            yield
 
 
 def both_ways(device: Device, host: Sequence[Tensor]) -> tuple[_Line, _Line]:
@@ -71,20 +103,20 @@ def links(
     casts: bool,
     peer: Device | None = None,
 ) -> tuple[Link, ...]:
-    """h2d, d2h and d2d of `device`, whose slab holds SLAB_BYTES and which computes so many times
+    """h2d, d2h and d2d of `device`, with a slab of `slab_bytes`, which computes so many times
     slower than here, with host memory of `memory`; p2p to `peer`, if there
     is one; with `casts`, that of masters too, alone and while parameters leave the device."""
-    large = count_of(device, 50)  # no copy lasts long over 20 ms
-    host = [memory.take(LARGEST).zero_() for _ in range(2)]
+    large, most = count_of(device, 50), _largest(device.spec)  # no copy lasts long over 20 ms
+    host = [memory.take(most).zero_() for _ in range(2)]
     h2d, d2h = both_ways(device, host)
-    into, out = device.slab[:LARGEST], device.slab[LARGEST : 2 * LARGEST]
+    into, out = device.slab[:most], device.slab[most : 2 * most]
     d2d = _Line(device, "compute", lambda n: into[:n].copy_(out[:n]))
-    rate = d2d.rate(LARGEST, samples)  # its own work, as slow as all that it computes
+    rate = d2d.rate(most, samples)  # its own work, as slow as all that it computes
     inside = Rate(max(1, rate.bytes_per_s // slowdown), rate.latency_us * slowdown)
     rates = [_rates(*pair, large, large, samples) for pair in ((h2d, [d2h]), (d2h, [h2d]))]
     found = [Link("h2d", *rates[0]), Link("d2h", *rates[1]), Link("d2d", inside, inside)]
     if peer:
-        there = peer.slab[:LARGEST]
+        there = peer.slab[:most]
         p2p = _Line(device, "p2p", lambda n: device.send(there[:n], out[:n]))
         found.append(Link("p2p", *_rates(p2p, [h2d, d2h], large, large, samples)))
     if not casts:
@@ -102,14 +134,23 @@ def _rates(
     alone = line.rate(count, samples)
     with ExitStack() as stack:
         for other in others:
-            stack.enter_context(busy(partial(other.copy, beside), other.queue))
+            stack.enter_context(other.busy(beside))
         return [alone, line.rate(count, samples)]
+
+
+def slab_bytes(spec: Spec) -> int:
+    """Bytes of a device's slab: room for one copy in each direction."""
+    return 2 * _largest(spec)
+
+
+def _largest(spec: Spec) -> int:
+    return LARGEST if spec.kind == "cpu" else GPU_LARGEST
 
 
 def count_of(device: Device, per_second: int) -> int:
     """Bytes of a copy of which the slower link makes so many in a second, within bounds."""
     if (known := device.spec.emulation) is None:
-        return LARGEST
+        return _largest(device.spec)
     rates = known.h2d_bytes_per_s, known.d2h_bytes_per_s, known.p2p_bytes_per_s
     slower = min(rate for rate in rates if rate)
     return min(LARGEST, max(4096, slower // per_second))
@@ -146,30 +187,30 @@ def disk_rates(folder: Path, memory: HostMemory) -> Disk:
     with TemporaryDirectory(dir=folder) as made:
         files = {size: Path(made) / f"{size}.pt" for size in sizes}
 
-        def write(count: int) -> None:
+        def write(count: int) -> float:
+            begun = time.perf_counter()
             content = {"model": {"x": flat[:count]}, "optimizer": {}, "step": 0}
             part = checkpoint.write(files[count], content | {"rng": None, "loss_scale": None})
             checkpoint.put(part, files[count])
+            return time.perf_counter() - begun
 
-        def read(count: int) -> None:
+        def read(count: int) -> float:
+            begun = time.perf_counter()
             flat[:count].copy_(checkpoint.read(files[count], 0).model["x"])
+            return time.perf_counter() - begun
 
         rates = [measured(copy, sizes, FILE_SAMPLES) for copy in (write, read)]
         room = max(1, int(free_bytes(folder) * DISK_SHARE))
         return Disk(room, read=rates[1], write=rates[0])
 
 
-def measured(copy: Copy, counts: tuple[int, int], samples: int) -> Rate:
-    """The line through the median times of a small and a large copy, after one of each."""
+def measured(copy: Callable[[int], float], counts: tuple[int, int], samples: int) -> Rate:
+    """The line through the median times of a small and a large copy, which `copy` makes and tells
+    in seconds, after one of each."""
     points = []
     for count in counts:
         copy(count)  # touch the pages
-        times = []
-        for _ in range(samples):
-            start = time.perf_counter_ns()
-            copy(count)
-            times.append((time.perf_counter_ns() - start) / 1000)
-        points.append((count, max(0.001, median(times))))
+        points.append((count, max(0.001, 1e6 * median(copy(count) for _ in range(samples)))))
     return fit(*points)
 
 
@@ -197,13 +238,13 @@ def warm_up(device: Device) -> None:
 
 @contextmanager
 def copying(device: Device) -> Iterator[None]:
-    """Both directions of a device's links are busy; its slab holds SLAB_BYTES, or two copies that
-    an emulated link makes soon."""
-    count = count_of(device, _COPIES)
-    host = torch.zeros(2, count, dtype=torch.uint8, pin_memory=device.where.type != "cpu")
+    """Both directions of a device's links are busy; its slab holds one copy for each."""
+    count, memory = count_of(device, _COPIES), host_memory([device.spec])
     with ExitStack() as stack:
-        for line in both_ways(device, list(host)):
-            stack.enter_context(busy(partial(line.copy, count), line.queue))
+        stack.callback(memory.close)
+        host = [memory.take(count).zero_() for _ in range(2)]
+        for line in both_ways(device, host):
+            stack.enter_context(line.busy(count))
         yield
 
 

@@ -19,6 +19,7 @@ from executor.cutting import left_out
 from executor.devices import (
     Device,
     apply,
+    cores,
     describe,
     first_gpu,
     free_host_bytes,
@@ -45,7 +46,6 @@ HOST_SHARE = 0.8  # of the memory that is available now
 THREADS = 1  # of each emulated device
 
 PLAIN = schema.Numerics()
-_SLAB = link_profiler.SLAB_BYTES
 _SLOWEST = 100_000  # bytes per second of a link; over a slower one even a small copy lasts long
 
 
@@ -87,7 +87,10 @@ def measure(
     threads = torch.get_num_threads()
     spec = _spec(options)
     specs = [spec] * _opened(options)
-    opened, memory = open_devices(specs, [_SLAB] * len(specs)), host_memory([spec])
+    opened, memory = (
+        open_devices(specs, [link_profiler.slab_bytes(spec)] * len(specs)),
+        host_memory([spec]),
+    )
     device, peer = opened[0], opened[1] if len(opened) > 1 else None
     try:
         casts = any(task.precision == "bf16" for task in tasks)
@@ -95,7 +98,7 @@ def measure(
         with left_out(), bar:
             lab = _lab(device, options)
             kinds = Kinds(lab)
-            usable = _usable(device, options)
+            before = _usable(device, options)
             links = link_profiler.links(
                 device, memory, lab.samples, lab.slowdown, casts=casts, peer=peer
             )
@@ -105,6 +108,7 @@ def measure(
                 task_profiler.measure(task, ref, said[task.name], kinds, bar, options.lengths)
                 for task in tasks
             )
+            usable = min(before, _usable(device, options))  # libraries came with the first ops
         print(kinds, file=sys.stderr)
         provenance = _provenance(device, lab) | {"layers": str(kinds)}
     finally:
@@ -122,9 +126,10 @@ def measure(
 def _spec(options: Options) -> DeviceSpec:
     """The device that measures, for now with room for the copies of the link profiler only."""
     if options.emulation:
-        return DeviceSpec("cpu", "cpu", _SLAB, THREADS, options.emulation)
+        room = 2 * link_profiler.LARGEST
+        return DeviceSpec("cpu", "cpu", room, THREADS, options.emulation)
     most = options.device_bytes or LARGEST
-    return first_gpu(most, update_threads(_cores(), options.devices))
+    return first_gpu(most, update_threads(len(cores()), options.devices))
 
 
 def _opened(options: Options) -> int:
@@ -139,6 +144,8 @@ def _lab(device: Device, options: Options) -> Lab:
     N times slower than the machine keep it busy for one Nth of the time."""
     queue = device.queue("compute")
     queue.enter()
+    if not options.emulation:  # models are looked at on the host, and measured on the device
+        use_threads(len(cores()))
     link_profiler.warm_up(device)
     slower, load = 1, 1
     if options.emulation:
@@ -154,8 +161,8 @@ def slowdown(devices: int) -> int:
     Copies, updates on the host and the interpreter need cores too. Where the devices leave them
     half of the cores, devices compute as fast as they can; elsewhere they keep a third busy.
     """
-    cores = _cores()
-    return 1 if 2 * devices <= cores else -(-3 * devices // cores)
+    here = len(cores())
+    return 1 if 2 * devices <= here else -(-3 * devices // here)
 
 
 def table(measured: schema.Profile) -> str:
@@ -213,7 +220,7 @@ def _check(options: Options) -> None:
 
 
 def _usable(device: Device, options: Options) -> int:
-    """Bytes of the device that plans may use; before anything was measured there."""
+    """Bytes of the device that plans may use."""
     if options.emulation and options.device_bytes:
         return options.device_bytes
     return usable(device.where, options.device_bytes)
@@ -238,15 +245,8 @@ def _machine(
         )
         for number in range(options.devices)
     )
-    host = schema.Host(options.host_bytes or _free_bytes(), _cores(), disk)
+    host = schema.Host(options.host_bytes or _free_bytes(), len(cores()), disk)
     return schema.Machine(devices, host, load=lab.load, numerics=options.numerics)
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _free_bytes() -> int:

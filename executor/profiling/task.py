@@ -117,7 +117,9 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         if task.batch:
             tokens.check_steady(trial, draws)
         others = {} if task.batch else sizes_that_go_another_way(trial, sizes[:-1])
-        parts = schema.Parts() if task.batch else _parts(task, apart, batches.values())
+        parts = (
+            schema.Parts() if task.batch else _parts(task, apart, batches.values(), kinds.device)
+        )
     if why_not:
         alone = "each sequence has a microbatch of its own"
         _say(f"note: task {task.name}: {alone}; {why_not}; {tokens.TO_PACK}")
@@ -137,13 +139,13 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
     return _Tried(trial, sizes, draws, why_not, parts)
 
 
-def _parts(task: Task, apart: _Apart, batches: Iterable[Batch]) -> schema.Parts:
+def _parts(task: Task, apart: _Apart, batches: Iterable[Batch], device: Device) -> schema.Parts:
     """The relation of these batches' parts to the whole; a note is printed of an unusual one."""
     model, chain = apart.model, apart.chain
     if chain.batch:
         return schema.Parts(why=f"its layers are made for microbatches of {chain.batch}")
     layers = chain.layers if isinstance(model, nn.ModuleList) else ()  # which has no forward
-    found = find_parts(Probe(task, model, layers), list(batches))
+    found = find_parts(Probe(task, model, layers), list(batches), device)
     if found.kind == "whole":
         mean = "; if its loss is a mean over what can be counted, say weight=lambda batch: COUNT"
         _say(

@@ -230,6 +230,20 @@ def peer(bench: Bench, which: str, model: str, gib: int) -> Figures:
     return figures | {"ours_per_s": round(ours, 1), "faster": ours / theirs}
 
 
+def primitives(bench: Bench) -> Figures:
+    """What the device, its driver and torch do by themselves; Trouble where that is not what the
+    executor relies on."""
+    if bench.device == "cpu":
+        raise Skip("there is no driver to be asked")
+    done = tools.python(bench, ["-m", "tests.gpu.primitives"], {}, "primitives")
+    rows = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    wrong = [f"{row['question']}: {row['wrong']}" for row in rows if "wrong" in row]
+    if wrong:
+        raise Trouble("; ".join(wrong))
+    tools.succeeded(done, "primitives")
+    return {row.pop("question"): row for row in rows}
+
+
 def _spill(model: str, gib: int) -> Case:
     name, run = f"spill-{model}-{gib}", partial(spill, model=model, gib=gib)
     return Case(name, 1, run, model, gib, ("run", "plain"))
@@ -251,10 +265,11 @@ def _peer(which: str, model: str, gib: int, own_s: int) -> Case:
 
 
 CASES = (
-    Case("correctness-fp32", 22),  # the first one waits for torch
-    Case("correctness-bf16", 8),
-    Case("correctness-bf16-clip", 8),
-    Case("correctness-pair", 10),
+    Case("primitives", 40, primitives),
+    Case("correctness-fp32", 55),  # the first one waits for torch
+    Case("correctness-bf16", 40),
+    Case("correctness-bf16-clip", 40),
+    Case("correctness-pair", 40),
     _spill("1b3", 16),
     _prediction("1b3", 16),
     _spill("1b3", 8),
@@ -264,10 +279,10 @@ CASES = (
     _overlap("1b3", 16),
     Case("budgets-small", 40),
     _spill("7b", 8),
-    Case("correctness-clip", 15),
-    Case("correctness-tied", 8),
-    Case("correctness-autocast", 8),
-    Case("correctness-fp16", 8),
+    Case("correctness-clip", 40),
+    Case("correctness-tied", 40),
+    Case("correctness-autocast", 40),
+    Case("correctness-fp16", 40),
     _spill("1b3", 40),
     _spill("7b", 40),
     _spill("1b3", 24),

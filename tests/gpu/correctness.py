@@ -114,10 +114,10 @@ def _difference(
     result: driver.Result,
 ) -> Figures:
     """How far a task's losses and parameters are from those of the plain loop, at most."""
+    model = result.model(task.name)
     way = Way(bench.device, planned.microbatches, settings.precision, settings.clip)
     _like(bench, plan)
-    losses, parameters = train(task, way)
-    model = result.model(task.name)
+    losses, parameters = train(task, replace(way, hosted=_hosted(planned, model)))
     mine = {name: p.detach().cpu() for name, p in model.named_parameters()}
     worst = max(_distance(mine[name], value) for name, value in parameters.items())
     pairs = zip(result.losses[task.name], losses, strict=True)
@@ -132,13 +132,26 @@ def _difference(
     }
 
 
+def _hosted(planned: PlanTask, model: torch.nn.Module) -> frozenset[str]:
+    """The names of parameters that the plan updates in host memory; the model's layers are its
+    children, in their order."""
+    children = [f"{name}." for name, _ in model.named_children()]
+    layers = [
+        children[number]
+        for shard in planned.shards
+        if shard.update == "host"
+        for number in range(shard.first_layer, shard.end_layer)
+    ]
+    return frozenset(n for n, _ in model.named_parameters() if n.startswith(tuple(layers)))
+
+
 def _like(bench: Bench, plan: Plan) -> None:
     """The switches that a run sets, for the plain loop, and all of the device's memory again."""
     _unbound(bench)
     torch.set_num_threads(plan.devices[0].threads)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.use_deterministic_algorithms(bench.device == "cuda")
+    torch.set_deterministic_debug_mode("error" if bench.device == "cuda" else "default")
 
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:

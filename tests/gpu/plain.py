@@ -34,28 +34,37 @@ AUTOCAST = {"bf16-autocast": torch.bfloat16, "fp16-autocast": torch.float16}
 @dataclass(frozen=True)
 class Way:
     """How to train. keep: activations all on the device, only those between layers (and the rest
-    recomputed), or all in host memory. clip 0: no clipping."""
+    recomputed), or all in host memory. clip 0: no clipping. hosted: the parameters, by name, that
+    are updated in host memory, where the same step gives other last bits than on a GPU."""
 
     device: str = "cpu"
     microbatches: int = 1
     precision: str = "fp32"
     clip: float = 0.0
     keep: str = "all"
+    hosted: frozenset[str] = frozenset()
 
 
 class Loop:
     """A model with its optimizer; `step` is one optimizer step. With bf16 parameters the
     optimizer works on fp32 masters of them."""
 
-    def __init__(self, task: Task, model: nn.Module, precision: str) -> None:
+    def __init__(self, task: Task, model: nn.Module, way: Way) -> None:
         self._task, self._model = task, model
         self._parameters = list(model.parameters())
         self._masters = self._parameters
-        if precision == "bf16":
+        if way.precision == "bf16":
             self._masters = [nn.Parameter(p.detach().float()) for p in self._parameters]
-        self.optimizer = task.optimizer(self._masters)
+        self._hosted = [  # masters with their twins in host memory
+            (master, nn.Parameter(master.detach().cpu()))
+            for (name, _), master in zip(model.named_parameters(), self._masters, strict=True)
+            if name in way.hosted
+        ]
+        away = {id(master) for master, _ in self._hosted}
+        sides = [m for m in self._masters if id(m) not in away], [own for _, own in self._hosted]
+        self.optimizers = [task.optimizer(side) for side in sides if side]
         kind = self._parameters[0].device.type
-        self._scaler = torch.amp.GradScaler(kind, enabled=precision == "fp16-autocast")
+        self._scaler = torch.amp.GradScaler(kind, enabled=way.precision == "fp16-autocast")
 
     def step(self, inputs: Tensor, targets: Tensor, way: Way) -> float:
         """Train on a batch, in equal slices; the mean loss."""
@@ -74,19 +83,24 @@ class Loop:
             master.grad = None if parameter.grad is None else parameter.grad.float()
             parameter.grad = None
         if clip:
-            self._scaler.unscale_(self.optimizer)
+            for optimizer in self.optimizers:
+                self._scaler.unscale_(optimizer)
             clip_grad_norm_(self._masters, clip)
-        self._scaler.step(self.optimizer)
+        for master, own in self._hosted:
+            own.grad = None if master.grad is None else master.grad.cpu()
+        for optimizer in self.optimizers:
+            self._scaler.step(optimizer)
         self._scaler.update()
         self.forget()
         with torch.no_grad():
+            for master, own in self._hosted:
+                master.copy_(own)
             for master, parameter in self._apart():
                 parameter.copy_(master)
 
     def forget(self) -> None:
         """Drop all gradients."""
-        self.optimizer.zero_grad()
-        for parameter in self._parameters:
+        for parameter in (*self._masters, *self._parameters):
             parameter.grad = None
 
     def _apart(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
@@ -117,7 +131,7 @@ def train(task: Task, way: Way) -> tuple[list[float], dict[str, Tensor]]:
     torch.manual_seed(task.seed)
     assert not isinstance(task.model, nn.Module)
     model = task.model().to(way.device).train()
-    loop = Loop(task, model, way.precision)
+    loop = Loop(task, model, way)
     losses = []
     for step in range(task.steps):
         inputs, targets = task.data(step)
@@ -165,7 +179,7 @@ def measure(name: str, settings: Settings, device: str, steps: int) -> list[dict
     try:
         with torch.device(device):  # made where it is used: nothing has to be copied
             model = models.make(shapes(name, settings), settings, device).train()
-        loop = Loop(task, model, settings.precision)
+        loop = Loop(task, model, Way(device, precision=settings.precision))
         return [_measured(loop, task, settings, device, steps, keep) for keep in KEEP]
     except torch.OutOfMemoryError:
         return [{"keep": keep, "error": "out of memory without activations"} for keep in KEEP]

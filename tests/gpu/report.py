@@ -22,6 +22,15 @@ class Row:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+def _primitives(f: Figures) -> str:
+    links, pinned, queue = f["links"], f["pinning"]["huge, 8 threads"], f["full_queue"]
+    return (
+        f"GB/s in {links['h2d']}, out {links['d2h']}, both {links['both']}; 4 GiB locked in "
+        f"{pinned['fill_s'] + pinned['lock_s']:.2f} s; a launch beside a full queue takes "
+        f"{queue['launch_us'][0]} us"
+    )
+
+
 def _correctness(f: Figures) -> str:
     together = ", interleaved" if f["together"] > 1 else ""
     return (
@@ -72,6 +81,7 @@ def _budgets(f: Figures) -> str:
 
 
 SENTENCES: dict[str, Callable[[Figures], str]] = {
+    "primitives": _primitives,
     "correctness": _correctness,
     "spill": _spill,
     "prediction": _prediction,

@@ -3,14 +3,19 @@
 Memory and kernels are the host's. Copies wait in the queue of their stream, and a thread does them
 after what the stream was told to wait for, with random pauses. Kernels of the compute stream run
 when they are launched, so a wait there holds the launching thread. Whoever forgets to wait for an
-event gets other bits.
+event gets other bits: what a copy to the host brings is poison while it is on its way.
+
+Its driver is as strict as CUDA's is slow or silent: events are asked for by threads that have
+chosen a device, copies go between page-locked memory and a slab, and of a stream's launches no more
+than `room` wait; who launches one more holds the driver, and nobody launches meanwhile.
 """
 
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +28,8 @@ import executor.devices.machine
 from executor.numerics.rng import CpuSource
 
 _CURRENT = threading.local()
+_DRIVER = threading.Lock()
+_POISON = 0xA5
 
 
 class Event:
@@ -40,6 +47,7 @@ class Event:
         self._reached.set()
 
     def query(self) -> bool:
+        assert hasattr(_CURRENT, "device"), "this thread would make a context on the first device"
         return self._reached.is_set()
 
     def synchronize(self) -> None:
@@ -53,9 +61,15 @@ class Stream:
     """A queue of work and the thread that does it."""
 
     def __init__(
-        self, device: object = None, *, eager: bool = False, seed: int = 0, pause_us: int = 1000
+        self,
+        device: object = None,
+        *,
+        eager: bool = False,
+        seed: int = 0,
+        pause_us: int = 1000,
+        room: int = 1000,
     ) -> None:
-        self.eager = eager
+        self.eager, self._room = eager, room
         self.reading: threading.Thread | None = None  # what comes to the host a little later
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._draw, self._pause_us = random.Random(seed), pause_us
@@ -64,7 +78,10 @@ class Stream:
 
     def put(self, work: Callable[[], None]) -> None:
         if not self.eager:
-            self._work.put(work)
+            with _DRIVER:
+                while self._work.qsize() >= self._room:
+                    time.sleep(1e-5)
+                self._work.put(work)
         elif self.reading is not None and self.reading.is_alive():
             before = self.reading
             self.reading = threading.Thread(target=lambda: (before.join(), work()), daemon=True)
@@ -90,6 +107,19 @@ class Stream:
             work()
 
 
+@contextmanager
+def _chosen(device: object) -> Iterator[None]:
+    """A thread's device for a while."""
+    before = vars(_CURRENT).get("device")
+    _CURRENT.device = device
+    try:
+        yield
+    finally:
+        del _CURRENT.device
+        if before is not None:
+            _CURRENT.device = before
+
+
 def _current() -> Stream:
     if not hasattr(_CURRENT, "stream"):
         _CURRENT.stream = Stream(eager=True)
@@ -105,8 +135,36 @@ class Source(CpuSource):
         super().__init__()
 
 
-def _copy(_: object, target: Tensor, source: Tensor) -> None:
-    _current().put(lambda: target.copy_(source))
+class Copies:
+    """Copies of a device as the driver makes them: between its slab and locked memory."""
+
+    def __init__(self, locked: dict[int, int]) -> None:
+        self._locked = locked
+
+    def copy_in(self, device: Any, target: Tensor, source: Tensor) -> None:
+        self._expect(device, target, source)
+        _current().put(lambda: target.copy_(source))
+
+    def copy_out(self, device: Any, target: Tensor, source: Tensor) -> None:
+        self._expect(device, source, target)
+        _current().put(lambda: target.fill_(_POISON))
+        _current().put(lambda: target.copy_(source))
+
+    def send(self, device: Any, target: Tensor, source: Tensor) -> None:
+        assert _within(source, device.slab), "sends what is not in its slab"
+        _current().put(lambda: target.copy_(source))
+
+    def _expect(self, device: Any, there: Tensor, here: Tensor) -> None:
+        assert _within(there, device.slab), "copies from or to what is not in the slab"
+        begin, end = here.data_ptr(), here.data_ptr() + here.nbytes
+        spans = list(self._locked.items())
+        locked = any(at <= begin and end <= at + count for at, count in spans)
+        assert locked, "copies from or to memory that is not page-locked"
+
+
+def _within(part: Tensor, whole: Tensor) -> bool:
+    begin, end = whole.data_ptr(), whole.data_ptr() + whole.nbytes
+    return begin <= part.data_ptr() and part.data_ptr() + part.nbytes <= end
 
 
 def _later(_: object, value: Tensor) -> Callable[[], float]:
@@ -116,14 +174,18 @@ def _later(_: object, value: Tensor) -> Callable[[], float]:
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, seed: int = 0, pause_us: int = 1000, devices: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int = 0,
+    pause_us: int = 1000,
+    devices: int = 1,
+    room: int = 1000,
 ) -> SimpleNamespace:
     """Let executor.devices.cuda find devices of this kind; counts what it is asked for."""
     seen = SimpleNamespace(locked={}, streams=0, fraction=0.0)
 
     def stream(device: object) -> Stream:
         seen.streams += 1
-        return Stream(device, seed=seed + seen.streams, pause_us=pause_us)
+        return Stream(device, seed=seed + seen.streams, pause_us=pause_us, room=room)
 
     def register(address: int, count: int, flags: int) -> int:
         seen.locked[address] = count
@@ -142,7 +204,8 @@ def install(
         "Event": Event,
         "Stream": stream,
         "set_stream": lambda stream: setattr(_CURRENT, "stream", stream),
-        "set_device": lambda device: None,
+        "set_device": lambda device: setattr(_CURRENT, "device", device),
+        "device": _chosen,
         "init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: devices,
@@ -164,8 +227,10 @@ def install(
     for module in (executor.devices.cuda, executor.devices.machine):
         monkeypatch.setattr(module, "CudaSource", Source)
     device = executor.devices.cuda.CudaDevice
-    for copies in ("copy_in", "copy_out", "send"):
-        monkeypatch.setattr(device, copies, _copy)
+    copies = Copies(seen.locked)
+    monkeypatch.setattr(device, "copy_in", lambda *own: copies.copy_in(*own))
+    monkeypatch.setattr(device, "copy_out", lambda *own: copies.copy_out(*own))
+    monkeypatch.setattr(device, "send", lambda *own: copies.send(*own))
     monkeypatch.setattr(device, "later", _later)
     queue_of = device.queue
 

@@ -19,7 +19,7 @@ Seen = dict[tuple[str, int], tuple[list[Tensor], list[Tensor]]]  # what calls ta
 def culprit(probe: Probe, batch: Batch, cut: Sequence[int]) -> str:
     """The module that gives samples something else when it has them alone: the first whose inputs
     are the same and whose outputs are not. "loss" where there is none."""
-    draws, names = SameDraws(sum(cut)), dict(probe.model.named_modules())
+    draws, names = SameDraws(sum(cut), probe.source), dict(probe.model.named_modules())
     with probe.alone(), torch.no_grad(), draws:
         whole = _seen(probe, batch)
     with probe.alone(), torch.no_grad(), draws:

@@ -1,6 +1,7 @@
 """The relation of a batch's parts to the whole: losses and gradients of both are compared.
 
-A few samples of a batch run together and one by one, on the host, as they train. Random numbers are
+A few samples of a batch run together and one by one, as they train, on a GPU that has room for the
+model or else on the host. Random numbers are
 the same for both; what a part leaves in buffers is there for the next one, as in a run. Where the
 model can, it computes with 64 bits, so that rounding moves nothing from one side of a ReLU to the
 other.
@@ -11,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import torch
+
+from executor.devices import Device
 from executor.errors import RunError, WorkloadError, text_of
 from executor.numerics import DrawError
 from executor.profiling.parts.comparing import samples_of
@@ -24,31 +28,39 @@ _PATIENCE_S = 20.0  # after which no other batch is compared
 _BATCHES = 2
 _LONGEST = 200  # characters of a reason
 _CUTS = ((1, 1), (1, 1, 2), (2, 2))  # samples of each part
+_COPIES = 4  # of a model that a device has room for: its gradients, and either in 64 bits
 _WIDENED = 1 << 30  # bytes of a model: in larger ones no single number moves a gradient far
 
 
-def find_parts(probe: Probe, batches: Sequence[Batch]) -> Parts:
+def find_parts(probe: Probe, batches: Sequence[Batch], device: Device | None = None) -> Parts:
     """The relation of these batches' parts to the whole. WorkloadError for a task whose `weight`
-    does not fit its loss."""
+    does not fit its loss. `device`: where the model may be tried."""
     if samples_of(batches[0]) == 1:
         return Parts()
-    size = sum(parameter.nbytes for parameter in probe.model.parameters())
+    # On the host, which goes on after a value that is no token.
+    counts = None if probe.task.weight else counts_of(probe, batches[0])
     why = ""
-    for one in _probes(probe, wide=size <= _WIDENED):
-        counts = None if one.task.weight else counts_of(one, batches[0])
-        if isinstance(found := _compared(one, batches, counts), Parts):
-            return found
-        why = found
+    for one in _probes(probe, device):
+        with suppress(torch.OutOfMemoryError):  # the host has room
+            if isinstance(found := _compared(one, batches, counts), Parts):
+                return found
+            why = found
     return Parts("whole", why[:_LONGEST])
 
 
-def _probes(probe: Probe, *, wide: bool) -> Iterator[Probe]:
-    """Ways to try a model: with 64 bits, and as it is."""
-    if wide:
-        with suppress(Exception):  # whoever has to copy it says so
-            yield from (probe.apart(wide=wide) for wide in (True, False))
-            return
-    yield probe
+def _probes(probe: Probe, device: Device | None) -> Iterator[Probe]:
+    """Ways to try a model: on a device, with 64 bits, and as it is."""
+    size = sum(parameter.nbytes for parameter in probe.model.parameters())
+    widths = (True, False) if size <= _WIDENED else (False,)
+    places: list[Device | None] = [None]
+    if device and device.where.type != "cpu" and _COPIES * size <= device.spec.budget_bytes:
+        places.insert(0, device)
+    for place in places:
+        if place or size <= _WIDENED:
+            with suppress(Exception):  # whoever has to copy it says so
+                yield from (probe.apart(wide=wide, device=place) for wide in widths)
+                continue
+        yield probe
 
 
 def _compared(probe: Probe, batches: Sequence[Batch], counts: Counts | None) -> Parts | str:

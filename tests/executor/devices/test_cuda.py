@@ -3,8 +3,10 @@
 import copy
 import itertools
 import re
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,7 @@ from executor.shards import host_room
 from executor.workload.batches import ROOM, Batches, staging_bytes
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
+from plans.schema import Device as Spec
 from plans.schema import Plan
 from profiles import Profile, violations
 from profiles.schema import Numerics
@@ -57,9 +60,10 @@ def on_cuda(made: Plan) -> Plan:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ONE_DEVICE)
 def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies that happen later than they are launched change nothing."""
+    """Copies that happen later than they are launched change nothing, and neither does a driver
+    that has room for few."""
     made = PLANS[name]()
-    fake_cuda.install(monkeypatch, seed)
+    fake_cuda.install(monkeypatch, seed, room=(1000, 8)[seed])
     clip = 0.05 if name in handmade.NOTED else None
     tasks = [replace(task, clip=clip) for task in tasks_for(made)]
     plan = on_cuda(fit(made, tasks))
@@ -74,7 +78,7 @@ def test_bits_of_the_plain_loop_on_several_devices(
 ) -> None:
     """Each waits for what others send it, later than they launch that."""
     made = PLANS[name]()
-    fake_cuda.install(monkeypatch, seed, devices=len(made.devices))
+    fake_cuda.install(monkeypatch, seed, devices=len(made.devices), room=(1000, 8)[seed])
     clip = 0.05 if name in handmade.NOTED else None
     still = partial(block, 0.0)  # their random numbers are one generator's here
     tasks = [replace(task, clip=clip) for task in tasks_for(made, still)]
@@ -198,6 +202,73 @@ def test_of_a_store_the_pages_in_use_are_locked_once(monkeypatch: pytest.MonkeyP
     assert seen.locked == {first: 3 * page, first + 7 * page: page}
     memory.close()
     assert seen.locked == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says")
+def test_a_child_process_does_not_get_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork would copy it, or leave the device with the pages of the child."""
+    fake_cuda.install(monkeypatch)
+    flat = hostmem.PageLocked().take(5 * hostmem.PAGE)
+    areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
+    (own,) = (area for area in areas if area.startswith(f"{flat.data_ptr():x}-"))
+    flags = re.search(r"VmFlags: (.*)", own)
+    assert flags
+    assert "dc" in flags[1].split()
+
+
+def test_memory_is_unlocked_when_copies_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure copies may still be on their way."""
+    fake_cuda.install(monkeypatch)
+    device, order = cuda.CudaDevice(Spec("cuda0", "cuda", 1 << 20, 1), 1 << 10), list[str]()
+    queue = device.queue("d2h")
+    assert isinstance(queue, cuda.CudaQueue)
+    queue.stream.put(lambda: (time.sleep(0.1), order.append("copied"))[0])  # type: ignore[attr-defined]
+    unlock = device._locked.close
+    monkeypatch.setattr(device._locked, "close", lambda: (order.append("unlocked"), unlock()))
+    device.close()
+    assert order == ["copied", "unlocked"]
+
+
+def test_times_of_marks_are_the_same_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread moves the clock's base on while others read it."""
+    fake_cuda.install(monkeypatch)
+    cuda.torch.cuda.set_device(0)
+    clock = cuda.Clock()
+    base, begun = clock._base
+    marks = [torch.cuda.Event() for _ in range(400)]
+    for number, mark in enumerate(marks):
+        mark._at = base._at + 0.9 * number
+    patience = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(clock.seconds, marks * 4))
+    finally:
+        sys.setswitchinterval(patience)
+    wrong = [abs(at - begun - 0.9 * (n % 400)) for n, at in enumerate(found)]
+    assert max(wrong) < 1e-6
+
+
+def test_the_compute_queue_is_not_far_ahead_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that fills the driver's queue holds up all others that launch."""
+    fake_cuda.install(monkeypatch)
+    device = cuda.CudaDevice(Spec("cuda0", "cuda", 1 << 20, 1), 1 << 10)
+    queue, marks, ended = device.queue("compute"), list[Pending](), list[int]()
+    monkeypatch.setattr(queue, "mark", lambda: marks.append(Pending()) or marks[-1])
+
+    def launch() -> None:
+        for number in range(cuda.AHEAD + 2):
+            queue.end(Pending(), 0, lambda: None)
+            ended.append(number)
+
+    thread = threading.Thread(target=launch, daemon=True)
+    thread.start()
+    for reached in range(2):
+        time.sleep(0.1)
+        assert len(ended) == cuda.AHEAD + reached
+        marks[reached].reached.set()
+    thread.join(5)
+    assert len(ended) == cuda.AHEAD + 2
 
 
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def test_devices_compute_as_much_slower_as_the_cores_ask_for(
     devices: int, cores: int, slowdown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at all where half of the cores are left, else until two thirds are."""
-    monkeypatch.setattr(profiler, "_cores", lambda: cores)
+    monkeypatch.setattr(profiler, "cores", lambda: range(cores))
     assert profiler.slowdown(devices) == slowdown
 
 
@@ -176,7 +176,7 @@ def test_a_profile_is_of_slower_devices_unless_it_is_asked_otherwise(
     asked: tuple[object, ...], told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two devices on two cores, and the table says it."""
-    monkeypatch.setattr(profiler, "_cores", lambda: 2)
+    monkeypatch.setattr(profiler, "cores", lambda: range(2))
     target = ("-o", tmp_path / "p.json", "--device-memory", "1MiB", "--samples", 1)
     answer = succeeded(executor_cli("profile", f"{TOYS}:mlp", *target, *asked))
     (emulation,) = {d.emulation for d in profiles.load(tmp_path / "p.json").machine.devices}

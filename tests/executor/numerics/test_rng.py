@@ -161,6 +161,41 @@ def test_the_guard_notices_a_draw() -> None:
         guard.check()
 
 
+class OwnSource:
+    """A generator of a device's own."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self.generator = Generator().manual_seed(1)
+
+    def get(self) -> Tensor:
+        return self.generator.get_state()
+
+    def set(self, state: Tensor) -> None:
+        self.generator.set_state(state)
+
+    def advanced(self, state: Tensor, draws: int) -> Tensor:
+        return CpuSource().advanced(state, draws)
+
+    def count(self, before: Tensor, after: Tensor, limit: int = 1 << 28) -> int | None:
+        return CpuSource().count(before, after, limit)
+
+
+def test_the_guard_of_a_device_notices_a_draw_from_the_cpus_generator() -> None:
+    """A layer on a GPU decided by torch.rand(1) on the host, which its recomputation would not."""
+    source = OwnSource()
+    guard = Guard(source)
+    guard.check()
+    torch.rand(1, generator=source.generator)
+    with pytest.raises(DrawError, match="drew random numbers or set a seed"):
+        guard.check()
+    guard = Guard(source)
+    torch.rand(1)
+    with pytest.raises(DrawError, match=r"drew from the CPU's generator.*device=x.device"):
+        guard.check()
+
+
 def test_data_has_its_own_randomness() -> None:
     """Data may draw from generators of its own, not from the default one."""
     with OwnRandomness():
