@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.bounds.solver import Status, duals, minimise, solve, total
 from planner.inputs import Effort, Problem
-from planner.lp import Status, duals, minimise, solve, total
 from plans.schema import Program
 from plans.timing import Runs, duration_us, kinds_of
 

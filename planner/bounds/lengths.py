@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.bounds.step import Bounds, TaskBound
+from planner.bounds.rows import Constraint
+from planner.bounds.solver import Linear
+from planner.bounds.task import Bounds, TaskBound
 from planner.inputs import Problem
-from planner.lp import Constraint, Linear
 from planner.packing import Array, Asked, Pool
 from planner.shards import shape_of
 from plans.order import due_steps

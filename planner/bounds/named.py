@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.bounds.configuration import Column, Demand, even_us
 from planner.bounds.lengths import evaluations_us
-from planner.bounds.step import Bounds, StepName
+from planner.bounds.task import Bounds, StepName
 from planner.inputs import Problem
 from planner.shards import TaskCosts, sizes
 from plans.order import due_steps

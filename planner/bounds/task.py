@@ -16,15 +16,49 @@ phase           on one device, of rounds that take all microbatches of a shard i
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
-from planner.bounds.step import Bounds, Gang, TaskBound
+from planner.bounds.branch_and_bound import narrowed
+from planner.bounds.rows import Terms, scratch_bytes
+from planner.bounds.solver import Status, minimise, solve
 from planner.inputs import Effort, Problem
-from planner.lp import Status, Terms, minimise, narrowed, scratch_bytes, solve
 from planner.processes import each
 from planner.shards import PLENTY, Links, TaskCosts, castable, cut_points, shape_of, untied
 from profiles.schema import Layer, Task
+
+StepName = Literal["compute", "fill-and-drain", "phase", "longest"]
+
+_WEAKER: dict[StepName, StepName] = {
+    "phase": "fill-and-drain",
+    "fill-and-drain": "longest",
+    "longest": "compute",
+}
+
+Gang = tuple[int, int]
+"""The place of a kind of devices, and how many of them train a task at once."""
+
+
+@dataclass(frozen=True)
+class TaskBound:
+    """µs per step of one task alone on a gang: no plan for it takes less; phase: none of the kind
+    that `task` describes."""
+
+    known: Mapping[StepName, int]
+
+    def us(self, name: StepName) -> int:
+        """The bound by this name; where it is not known a weaker one."""
+        return self.known[name] if name in self.known else self.us(_WEAKER[name])
+
+    @property
+    def period_us(self) -> int:
+        return self.us("phase")
+
+
+Bounds = Mapping[Gang, TaskBound]
+"""The bounds of one task, on every gang that can train it."""
 
 
 def task_bounds(
@@ -177,3 +211,27 @@ def _least_bytes(layer: Layer, *, grads: bool) -> int:
     or its state when it is updated on a device that only keeps the parameters."""
     moved = layer.grad_bytes if grads else layer.param_bytes
     return min(moved, layer.state_bytes) if layer.state_bytes else moved
+
+
+def stages_us(
+    costs: TaskCosts, ends: Sequence[int], replicas: Sequence[int], *, split: bool
+) -> int:
+    """The largest sum over devices: a device computes with all its microbatches, after forwards of
+    one through the stages before and before its backwards through them.
+
+    ends: those of the stages, from 0 on, which take turns on the devices. split: backwards may be
+    done in two parts.
+    """
+    depth, before, trained, most = len(replicas), 0, False, 0
+    first, whole = ("way", "least") if split else ("backward_us", "backward_us")
+    own, both = [0] * depth, [0] * depth
+    for place, (a, b) in enumerate(pairwise(ends)):
+        at = place % depth
+        count = -(-costs.microbatches // replicas[at])
+        own[at] += count * costs.total(first, a, b)
+        both[at] += count * costs.total(whole, a, b)
+        if place < depth:
+            most = max(most, before + own[at])
+        trained |= costs.total("grad_bytes", a, b) > 0
+        before += costs.total(first, a, b) * trained
+    return max(most, *both)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from planner.bounds import MB, MS, Constraint, Linear, Row
 from planner.inputs import Effort
 from planner.lowering import PipelineStrategy
-from planner.lp import MB, MS, Constraint, Linear, Row
 from planner.pipelines.choices import Choices
 from planner.pipelines.delays import Delays
 from planner.pipelines.windows import Held, Window, loads, windows

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from planner.bounds import Terms, scratch_bytes
 from planner.inputs import Limits
 from planner.lowering import least_bytes
-from planner.lp import Terms, scratch_bytes
 from planner.shards import (
     SCALARS_BYTES,
     Links,

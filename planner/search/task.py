@@ -13,10 +13,10 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from planner.bounds import Solution, Terms, again, guides, rounded
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lowering import DeviceRound, fitted, least_bytes
-from planner.lp import Solution, Terms, again, guides, rounded
 from planner.search.local_search import exchanged, improve, least_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host

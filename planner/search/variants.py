@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from planner.bounds import scratch_bytes
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import Effort, Kind
-from planner.lp import scratch_bytes
 from planner.rounds import HydraStrategy, hydra
 from planner.search.task import Candidate, Search, laid_out
 from planner.shards import Links, Planned, Strategy, castable, separable

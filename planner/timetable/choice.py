@@ -9,9 +9,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from planner.bounds import Column, Demand, column, configuration, demand_of, model_of
+from planner.bounds import (
+    Column,
+    Demand,
+    Status,
+    column,
+    configuration,
+    demand_of,
+    model_of,
+    solve,
+    total,
+)
 from planner.inputs import Effort, Problem
-from planner.lp import Status, solve, total
 from planner.search import descend
 from planner.timetable.assign_jobs import Way, assign_jobs, jobs_of
 from planner.timetable.jobs import Score, score

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from planner.bounds import Column, Demand
+from planner.bounds import Column, Demand, Status, duals, minimise, solve, total
 from planner.inputs import Effort
-from planner.lp import Status, duals, minimise, solve, total
 
 _PRICE = 10**9  # prices are whole multiples of 1 / _PRICE µs
 _NEAR = 10**6  # sets that earn 1/n more than their time are not worth another solution

@@ -12,8 +12,7 @@ from support.searches import effort
 from support.texts import text_task
 
 from planner import Problem
-from planner.bounds.step import TaskBound
-from planner.bounds.task import task_bounds
+from planner.bounds.task import TaskBound, task_bounds
 from planner.exploring import Guess, _told, explore, wanted
 from planner.inputs.problem import Effort, Kind, Want
 from planner.search.packed import Packed

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations, count
 
+from planner.bounds.solver import Status, minimise, solve, total
 from planner.inputs.problem import Effort
-from planner.lp.solver import Status, minimise, solve, total
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Assignment, Job, Run, makespan
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from planner.bounds.named import NAMED
-from planner.bounds.step import TaskBound
+from planner.bounds.task import TaskBound
 
 README = Path(__file__).parents[3] / "planner" / "README.md"
 

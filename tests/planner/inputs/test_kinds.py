@@ -18,7 +18,7 @@ import profiles
 from planner import Infeasible, build
 from planner.bounds.configuration import Column, Demand, configuration
 from planner.bounds.named import named_bounds
-from planner.bounds.step import TaskBound
+from planner.bounds.task import TaskBound
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.problem import Problem
 from planner.timetable.assign_jobs import assign_jobs

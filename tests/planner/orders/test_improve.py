@@ -5,14 +5,7 @@ from dataclasses import replace
 
 from support.order_check import check, spans
 
-from planner.orders import (
-    Cost,
-    Order,
-    Pipeline,
-    bounds,
-    gpipe,
-    improved,
-)
+from planner.orders import Cost, Order, Pipeline, bounds, gpipe, improved
 
 PLACES = ((0,), (1,), (2,))
 

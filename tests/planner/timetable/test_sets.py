@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.searches import effort
 
 from planner.bounds.configuration import Column, Demand, configuration
-from planner.lp.solver import Status, minimise, solve, total
+from planner.bounds.solver import Status, minimise, solve, total
 from planner.timetable.sets import richest, sets
 
 

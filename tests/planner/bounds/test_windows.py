@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
+from planner.bounds.rows import Part, Terms
+from planner.bounds.windows import Phases, Solution
 from planner.lowering.round import DeviceRound
-from planner.lp.rows import Part, Terms
-from planner.lp.windows import Phases, Solution
 from planner.search.local_search import least_us
 from planner.search.task import Search
 from planner.shards.cuts import cut_points

@@ -15,7 +15,7 @@ import numpy as np
 import pulp
 from numpy.typing import NDArray
 
-from planner.lp.rows import Constraint
+from planner.bounds.rows import Constraint
 
 Numbers = NDArray[np.int32]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
+from planner.bounds.rows import Part, Terms
+from planner.bounds.windows import Solution, solved
 from planner.inputs import Effort
-from planner.lp.rows import Part, Terms
-from planner.lp.windows import Solution, solved
 
 _NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
 

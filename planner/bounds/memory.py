@@ -8,8 +8,8 @@ op at work takes.
 from collections.abc import Iterator
 from itertools import pairwise
 
-from planner.lp.frame import Frame
-from planner.lp.rows import INFINITY, ONE, Constraint, Part, Row, amount
+from planner.bounds.frame import Frame
+from planner.bounds.rows import INFINITY, ONE, Constraint, Part, Row, amount
 
 _STREAMS = "device-streamed"
 

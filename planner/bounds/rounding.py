@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from planner.bounds.branch_and_bound import again
+from planner.bounds.rows import Weights, grouped
+from planner.bounds.windows import Solution
 from planner.inputs import Effort
-from planner.lp.branch_and_bound import again
-from planner.lp.rows import Weights, grouped
-from planner.lp.windows import Solution
 from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
 
 _SURE = 0.5  # of a shard

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from planner.lp.rows import (
+from planner.bounds.rows import (
     INFINITY,
     MB,
     ONE,

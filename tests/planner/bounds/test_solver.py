@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from planner.lp import Constraint, Linear, Status
+from planner.bounds import Constraint, Linear, Status
 
 
 @pytest.mark.parametrize("groups", [20, 120])

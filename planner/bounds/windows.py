@@ -33,10 +33,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from planner.inputs import Effort
-from planner.lp.flows import aside, parameters, states
-from planner.lp.frame import Frame
-from planner.lp.memory import (
+from planner.bounds.flows import aside, parameters, states
+from planner.bounds.frame import Frame
+from planner.bounds.memory import (
     all_round,
     at_work,
     boundaries,
@@ -47,8 +46,20 @@ from planner.lp.memory import (
     sums_of_cuts,
     waiting,
 )
-from planner.lp.rows import INFINITY, MB, MS, ONE, Constraint, Part, Resource, Row, Terms, Weights
-from planner.lp.solver import Linear, Status
+from planner.bounds.rows import (
+    INFINITY,
+    MB,
+    MS,
+    ONE,
+    Constraint,
+    Part,
+    Resource,
+    Row,
+    Terms,
+    Weights,
+)
+from planner.bounds.solver import Linear, Status
+from planner.inputs import Effort
 
 _KEPT = 32  # programs that stay in the solver
 

@@ -10,8 +10,8 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
 
 from collections.abc import Sequence
 
-from planner.lp.frame import Frame
-from planner.lp.rows import MB, Resource, Row, amount
+from planner.bounds.frame import Frame
+from planner.bounds.rows import MB, Resource, Row, amount
 from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
