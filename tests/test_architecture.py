@@ -42,6 +42,7 @@ MAY_IMPORT = {
         "shards inputs",
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",
+        "face": "sweep builder estimate views inputs",
         "cli": "sweep_table sweep builder estimate charts exporting views inputs",
         "__main__": "cli",
     },

@@ -9,9 +9,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from planner.cli.build_commands import build_plan
+from planner.cli.plan_commands import build_plan, estimate_profile, sweep_budgets
 from planner.cli.show_commands import check_plan, compare_run, export_plan, show_plan
-from planner.cli.whatif_commands import estimate_profile, sweep_budgets
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
 from planner.inputs import Policy, add_options
 from profiles import console

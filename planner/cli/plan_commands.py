@@ -1,17 +1,51 @@
-"""The commands before anything is measured: `estimate` and `sweep`."""
+"""The commands that plan: `build`, `estimate` and `sweep`."""
 
 import argparse
 import json
 import sys
+import time
 from dataclasses import fields
 
+import plans
 import profiles
 from planner import sweep_table
+from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
-from planner.estimate import Spec, describe, estimate, read_lengths
+from planner.estimate import Spec, estimate, read_lengths
+from planner.estimate import describe as describe_profile
+from planner.inputs import options_of, read_problem
 from planner.sweep import Link, Setting, sweep
+from planner.views import describe, summary
+from plans import runlog
 from profiles.codec import check_target
 from profiles.errors import FormatError
+
+
+def build_plan(options: argparse.Namespace) -> int:
+    """Make, prove and write a plan."""
+    logs = [str(log) for run in options.after for log in runlog.files(run)]
+    check_target(options.output, *options.profile, *options.corrections, *logs)
+    problem = read_problem(options.profile, options_of(options))
+    begun = time.monotonic()
+    print(f"planning {len(problem.tasks)} task(s) on {problem.devices} device(s)", file=sys.stderr)
+    plan = build(
+        problem,
+        policy=options.policy,
+        seconds=options.time_limit,
+        seed=options.seed,
+        jobs=options.jobs,
+        output=options.output,
+    )
+    if problem.order != "auto" and all(program.devices == 1 for program in plan.programs):
+        print(f"--order {problem.order}: no task is on several devices", file=sys.stderr)
+    plans.save(options.output, plan)
+    seconds = time.monotonic() - begun
+    if options.json:
+        print(json.dumps(summary(plan) | {"build_seconds": round(seconds, 3)}, indent=1))
+    else:
+        print(describe(plan, rounds=False))
+        print(f"wrote {options.output} in {seconds:.1f} s")
+    return 0
 
 
 def estimate_profile(options: argparse.Namespace) -> int:
@@ -23,7 +57,7 @@ def estimate_profile(options: argparse.Namespace) -> int:
     profiles.save(options.output, profile)
     if lengths is not None:
         profiles.lengths.save(options.output, profile.tasks[0].name, lengths)
-    print(describe(profile, lengths))
+    print(describe_profile(profile, lengths))
     print(f"wrote {options.output}")
     return 0
 
