@@ -12,6 +12,7 @@ of the model, then by what gradients are multiplied, then whether this step is l
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -78,6 +79,12 @@ class LossScale:
         torch._amp_update_scale_(self.scale, self._growth, left_out, _GROWTH, _BACKOFF, _INTERVAL)
 
 
+@lru_cache(maxsize=1024)
+def _index(numbers: tuple[int, ...], where: torch.device) -> Tensor:
+    """These numbers on a device, sent once: who sends them waits for all that the device does."""
+    return torch.tensor(numbers, dtype=torch.int64, device=where)
+
+
 class Norms:
     """The norm buffer (uint8) as tensors."""
 
@@ -90,7 +97,7 @@ class Norms:
         if len(numbers) and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
             self.each[numbers[0] : numbers[-1] + 1].copy_(norms)
         elif len(numbers):
-            self.each[torch.tensor(numbers, device=self.each.device)] = norms.to(self.each.dtype)
+            self.each[_index(tuple(numbers), self.each.device)] = norms.to(self.each.dtype)
 
     def close(
         self,
@@ -104,7 +111,7 @@ class Norms:
         would. Norms and total are of `dtype`."""
         norms = self.each.to(dtype)
         if len(numbers) < len(norms):
-            norms = norms[torch.tensor(numbers, dtype=torch.int64, device=norms.device)]
+            norms = norms[_index(tuple(numbers), norms.device)]
         factor = torch.ones((), dtype=dtype, device=norms.device)
         self.left_out.zero_()
         if scale is not None:
