@@ -366,6 +366,28 @@ def test_the_runtime_that_is_called_exists() -> None:
     assert [name for name in names if not hasattr(torch.cuda, name)] == []
 
 
+WAITS = {
+    ("numerics/buffers.py", ".cpu("): "what buffers a model has, seen once for each kind of device",
+    ("numerics/buffers.py", ".numpy("): "the same",
+    ("numerics/precision.py", ".cpu("): "the loss scale between two segments",
+    ("numerics/precision.py", "torch.tensor("): "numbers of parameters, sent once",
+    ("numerics/rng.py", ".item("): "a generator's state, which is in host memory",
+}
+
+
+def test_an_op_reads_nothing_back_from_its_device() -> None:
+    """Calls that wait for a GPU stand in no code of the loop but where it says why."""
+    waiting = re.compile(r"\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|synchronize\(|torch\.tensor\(")
+    root = Path(cuda.__file__).parents[1]
+    found = {
+        (str(path.relative_to(root)), call)
+        for room in ("replay", "shards", "numerics", "optim")
+        for path in (root / room).glob("*.py")
+        for call in waiting.findall(path.read_text())
+    }
+    assert found == WAITS.keys()
+
+
 def rows(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(step)
     return torch.randn(4, 32, generator=generator), torch.randn(4, 32, generator=generator)
