@@ -51,18 +51,23 @@ class Way(Protocol[M_co]):
 
 def ranked(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M | str]]:
     """The number of every way, and its rounds, until the effort is used up, or why it has none.
-    Where time is short, only those of which all is estimated by then get rounds."""
+    From half of the time on those come first of which most is estimated, and in its last quarter
+    only those of which all is get rounds."""
     short, left, shortest, known = effort.left / _RANKING, effort.limits.search_ops, _NEVER, False
     more = [way.estimates() for way in ways]
     now = [next(own) for own in more]
     open_ = [(one.us, 0, n) for n, one in enumerate(now)]
     heapify(open_)
     while open_:
-        _, level, n = heappop(open_)
+        if effort.left < short:
+            open_.sort(key=lambda entry: (entry[1], -entry[0]))
+            _, level, n = open_.pop()
+        else:
+            _, level, n = heappop(open_)
         one = now[n]
         if one.least_us >= shortest or left <= 0 or effort.left <= 0:
             yield n, one.why_not
-        elif known and not one.last and effort.left < short:
+        elif known and not one.last and effort.left < short / 2:
             yield n, LATE
         elif one.last:
             made = ways[n].made(shortest)

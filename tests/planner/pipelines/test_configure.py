@@ -73,14 +73,14 @@ def test_of_all_orders_the_shortest_is_kept() -> None:
 
 
 class Passing(Effort):
-    """Half of the time is gone as soon as it was looked at."""
+    """Most of the time is gone as soon as it was looked at."""
 
     looks = 0
 
     @property
     def left(self) -> float:
         type(self).looks += 1
-        return 100.0 if self.looks == 1 else 40.0
+        return 100.0 if self.looks == 1 else 20.0
 
 
 def test_where_time_is_short_what_is_known_roughly_gets_rounds() -> None:
