@@ -24,12 +24,20 @@ from planner.inputs import (
     too_small,
 )
 from planner.lowering import store
-from planner.pipelines import best
+from planner.pipelines import best_pipeline
 from planner.rounds import planned_task
 from planner.search import Candidate, Searches, Ways, Wide, baselines, compared, shapes_of
 from planner.sequences import planned, with_lengths
 from planner.shards import Strategy
-from planner.timetable import apart, few_segments, housed, in_time, least_us, settled, timetable
+from planner.timetable import (
+    apart,
+    choose_programs,
+    few_segments,
+    housed,
+    in_time,
+    schedule_bound_us,
+    timetable,
+)
 from plans import prove, samples
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
@@ -117,7 +125,7 @@ def _built(
     """The same where tasks divide the host memory that is left into so many parts."""
     limits = effort.limits.among(len(shapes_of(problem)) * len(problem.kinds))
     effort = replace(effort, limits=limits)
-    search = partial(best, order=problem.order, alike=problem.additions)
+    search = partial(best_pipeline, order=problem.order, alike=problem.additions)
     if problem.layout:
         search = partial(search, layout=problem.layout)
     packing, known = None, bounds_by_lengths(problem)
@@ -138,10 +146,10 @@ def _built(
         searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
     ways = searches.ways
-    chosen = compared(ways, settled(problem, ways, effort))
-    floor = least_us(problem, [[one] for one in chosen], effort)
+    chosen = compared(ways, choose_programs(problem, ways, effort))
+    floor = schedule_bound_us(problem, [[one] for one in chosen], effort)
     wide = any(one.program.devices > 1 for own in ways for one in own)
-    bound = least_us(problem, ways, effort, free=True) if wide or tables else floor
+    bound = schedule_bound_us(problem, ways, effort, free=True) if wide or tables else floor
     segments = timetable(problem, chosen, floor, policy, effort)
     complete = searches.complete and effort.left > 0
     plan = assemble(problem, chosen, segments, policy, effort, complete=complete)

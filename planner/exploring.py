@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.bounds import Bounds, Column, TaskBound, configuration, demand_of, even_us
-from planner.inputs import Effort, Kind, Problem, Want
+from planner.inputs import DeviceGroup, Effort, Problem, Want
 from planner.search import Candidate, Packed, Searches, Wide, teams_of
-from planner.timetable import columns_of, least_us, settled
+from planner.timetable import choose_programs, columns_of, schedule_bound_us
 from plans.schema import Memory, Op, Program
 
 _GRACE_SECONDS = 2.0  # for a task that has no plan when time is up
@@ -40,7 +40,7 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
     """Run the searches that matter. alone: the bounds of every task on one device of each kind.
 
     Guesses only say when the last task could end. So where other ends count as well, all searches
-    that are `wanted` are run. Tasks with
+    that are `candidate_widths` are run. Tasks with
     lengths are searched for on one device first, and on every number of devices where one has no
     memory for their longest samples. A single task for several devices is not: to lay out all of
     its steps on one may take all the time there is.
@@ -51,7 +51,7 @@ def explore(problem: Problem, searches: Searches, alone: Sequence[Bounds], effor
             first = replace(effort, deadline=effort.deadline - effort.left * (1 - _FIRST))
             searches.run(packed, (), first)
         alone = [*_told(problem, searches, alone)]
-    wide = wanted(problem, alone, effort)
+    wide = candidate_widths(problem, alone, effort)
     if wide and not _many_ends(problem):
         _by_guesses(problem, searches, alone, wide, effort)
         return
@@ -89,7 +89,7 @@ def _by_guesses(
             grace = time.monotonic() + _GRACE_SECONDS * len(missing)
             searches.run(missing, (), replace(effort, deadline=grace))
             return
-        chosen = settled(problem, ways, effort)
+        chosen = choose_programs(problem, ways, effort)
         asked = [one.of for one in chosen if isinstance(one, Guess)]
         several = [one for one in asked if one.devices > 1]
         # What takes several devices takes long to search, and is left if little is gained by it.
@@ -130,8 +130,10 @@ def _near(
     effort: Effort,
 ) -> bool:
     """True if what was found ends about as soon as what is chosen, or time is up."""
-    now = least_us(problem, [[one] for one in settled(problem, found, effort)], effort)
-    then = least_us(problem, [[one] for one in chosen], effort)
+    now = schedule_bound_us(
+        problem, [[one] for one in choose_programs(problem, found, effort)], effort
+    )
+    then = schedule_bound_us(problem, [[one] for one in chosen], effort)
     return effort.left <= 0 or (now - then) * effort.limits.wide_near <= now
 
 
@@ -163,7 +165,7 @@ def _many_ends(problem: Problem) -> bool:
     return problem.objective != "makespan" or any(due is not None for due in dues)
 
 
-def wanted(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wide]:
+def candidate_widths(problem: Problem, alone: Sequence[Bounds], effort: Effort) -> list[Wide]:
     """The searches on several devices at once by which all tasks may end sooner.
 
     If k devices trained a task k times as fast, the whole could end with the even share. Tasks that
@@ -220,7 +222,7 @@ def _alone(problem: Problem, times: Sequence[Mapping[int, int]]) -> list[Column]
     ]
 
 
-def _widths(kind: Kind) -> list[int]:
+def _widths(kind: DeviceGroup) -> list[int]:
     """Numbers of devices, of all those of a kind, that a task is wanted on."""
     powers = [1 << power for power in range(kind.count.bit_length())]
     nodes = [kind.node * power for power in powers] if kind.node else []

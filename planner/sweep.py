@@ -24,7 +24,7 @@ from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
-from planner.sweep_table import KNEE, Line, Outcome, Row, Sweep
+from planner.sweep_table import KNEE, Line, Sweep, SweepOutcome, SweepRow
 from plans.ops import Stream
 from plans.schema import Plan
 from plans.timing import busy_us, device_times, kind_rounds, kinds_of, longest, rounds_us, step_us
@@ -64,7 +64,7 @@ def sweep(
         for (h2d, d2h), size in product(links, microbatches)
     ]
     sizes = [size for _, size in product(links, microbatches)]
-    rows: list[Row] = []
+    rows: list[SweepRow] = []
     total = len(lines) * (len(ordered) + 1)
     with tqdm(total=total, unit="plan", disable=None, file=sys.stderr) as bar:
         for changed, size in zip(lines, sizes, strict=True):
@@ -108,7 +108,7 @@ def _line(profile: Profile, microbatch: int | None) -> Line:
     return Line(rates["h2d"], rates["d2h"], microbatch)
 
 
-def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: Lengths) -> Row:
+def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: Lengths) -> SweepRow:
     problem = Problem.of(
         profile, devices=setting.devices, device_bytes=budget, host_bytes=setting.host_bytes
     )
@@ -123,16 +123,16 @@ def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: L
                 output=Path(folder) / "plan.json",
             )
     except Infeasible as error:
-        return Row(line, budget, None, str(error), error.smallest or None)
+        return SweepRow(line, budget, None, str(error), error.smallest or None)
     except NoPlanFound as error:
-        return Row(line, budget, None, str(error))
-    return Row(line, budget, outcome(plan))
+        return SweepRow(line, budget, None, str(error))
+    return SweepRow(line, budget, outcome(plan))
 
 
-def outcome(plan: Plan) -> Outcome:
+def outcome(plan: Plan) -> SweepOutcome:
     """The outcome of a case, from its plan."""
     kind, busy = bottleneck(plan)
-    return Outcome(
+    return SweepOutcome(
         step_us=step_us(plan),
         bottleneck=kind,
         busy=busy,
@@ -164,7 +164,7 @@ def _layout(plan: Plan) -> str:
     return ", ".join([" and ".join(way.layout for way in ways), *packing])
 
 
-def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
+def judged(rows: Sequence[SweepRow], roomy: SweepRow) -> list[SweepRow]:
     """A line's rows, budgets ascending, with the knee marked and the tax reckoned.
 
     What fits a small budget fits a large one: a row has the plan of a smaller budget where the
@@ -186,9 +186,9 @@ def judged(rows: Sequence[Row], roomy: Row) -> list[Row]:
     ]
 
 
-def _no_longer(rows: Iterable[Row]) -> Iterator[Row]:
+def _no_longer(rows: Iterable[SweepRow]) -> Iterator[SweepRow]:
     """The rows, each with the shortest outcome up to it."""
-    best: Outcome | None = None
+    best: SweepOutcome | None = None
     for row in rows:
         if row.outcome and (best is None or row.outcome.step_us <= best.step_us):
             best = row.outcome

@@ -26,7 +26,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """The result of a case's plan; `busy` is the bottleneck's share of a period. layout: also the
     packing of samples that have lengths; empty where there is but one way."""
 
@@ -40,13 +40,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One budget of one line. Without an outcome `problem` says why, and `smallest_bytes` the
     smallest budget that would do, where one is known."""
 
     line: Line
     device_bytes: int
-    outcome: Outcome | None
+    outcome: SweepOutcome | None
     problem: str = ""
     smallest_bytes: int | None = None
     spill_tax: float | None = None
@@ -58,7 +58,7 @@ class Sweep:
     """All rows, line by line, budgets ascending; whether times are formulas', and how they are
     emulated (nothing: not at all)."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     estimated: bool
     emulated: str
 
@@ -119,7 +119,7 @@ def name(line: Line) -> str:
     return f"h2d {rates[0]}, d2h {rates[1]}{size}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: SweepRow) -> tuple[str, ...]:
     assert row.outcome
     found = row.outcome
     return (
@@ -136,7 +136,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _unplanned(row: Row) -> str:
+def _unplanned(row: SweepRow) -> str:
     """Why a budget has no plan: the smallest that would do, or the planner's own words."""
     _, least, bytes_ = row.problem.partition("smallest --")
     why = f"infeasible: {least}{bytes_}" if least else row.problem

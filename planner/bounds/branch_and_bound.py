@@ -12,26 +12,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from planner.bounds.rows import Part, Terms
+from planner.bounds.rows import PlanSubset, Terms
 from planner.bounds.windows import Solution, solved
 from planner.inputs import Effort
 
 _NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
 
 
-def whole(terms: Terms) -> Part:
+def all_plans(terms: Terms) -> PlanSubset:
     """All plans that the terms are about."""
     most = terms.costs.backward_transient(terms.items[0][0], terms.items[-1][1])
     last = len(terms.items) - 1
     alone = terms.plan and terms.microbatches == 1  # then the block is the last shard
-    return Part(last if alone else 0, last, 0, most)
+    return PlanSubset(last if alone else 0, last, 0, most)
 
 
 def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort) -> int | None:
     """A period that no plan is below, from so many programs; None when there is no plan at all."""
     open_: list[tuple[int, int, Solution]] = []
     number = count()
-    found = [solved(terms, whole(terms), groups, effort) for terms in roots]
+    found = [solved(terms, all_plans(terms), groups, effort) for terms in roots]
     for one in found:
         if one:
             heapq.heappush(open_, (one.period_us, next(number), one))
@@ -58,7 +58,7 @@ def guides(
     open_: list[tuple[int, int, int, Solution]] = []
     number = count()
     for index, terms in enumerate(roots):
-        one = solved(terms, whole(terms), groups, effort)
+        one = solved(terms, all_plans(terms), groups, effort)
         if one and one.weights:
             heapq.heappush(open_, (one.period_us, next(number), index, one))
     given = [0] * len(roots)
@@ -84,14 +84,14 @@ def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solutio
     return one if one and one.weights else None
 
 
-def _halves(found: Solution) -> list[Part]:
+def _halves(found: Solution) -> list[PlanSubset]:
     """The part divided where it is the wider; none where it is narrow already."""
     part, items = found.part, found.terms.items
     # At least a byte, for layers without any transients.
     smallest = max(1, *(found.terms.costs.backward_transient(*item) for item in items))
     blocks = (part.high - part.low) / len(items)
     low, high = max(part.least, smallest), max(part.most, smallest)
-    shards = math.log(high / low) / math.log(max(2.0, whole(found.terms).most / smallest))
+    shards = math.log(high / low) / math.log(max(2.0, all_plans(found.terms).most / smallest))
     if blocks >= shards and part.high > part.low:
         return _divided(part)
     if (part.least == 0 and part.most > smallest) or high > _NARROW * low:
@@ -100,7 +100,7 @@ def _halves(found: Solution) -> list[Part]:
     return _divided(part) if part.high > part.low else []
 
 
-def _divided(part: Part) -> list[Part]:
+def _divided(part: PlanSubset) -> list[PlanSubset]:
     """Two parts, by where the block begins."""
     middle = (part.low + part.high) // 2
     return [replace(part, high=middle), replace(part, low=middle + 1)]

@@ -14,7 +14,7 @@ from planner.bounds.rows import (
     MB,
     ONE,
     Constraint,
-    Part,
+    PlanSubset,
     Resource,
     Row,
     Terms,
@@ -146,7 +146,7 @@ class Frame:
             return []
         return self.members(w if w < self.groups else self.ends - w)
 
-    def bounds(self, part: Part, terms: Terms) -> dict[int, Bound]:
+    def bounds(self, part: PlanSubset, terms: Terms) -> dict[int, Bound]:
         """The bounds of every column that depends on the part, or on what the terms leave open."""
         bounds: dict[int, Bound] = {self.reserve: (part.least / MB, INFINITY)}
         for i in range(len(self.items)):
@@ -159,7 +159,7 @@ class Frame:
             bounds[column] = spare * whole / len(self.shapes), INFINITY
         return bounds
 
-    def _cut(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+    def _cut(self, i: int, part: PlanSubset, terms: Terms) -> dict[int, Bound]:
         """The bounds of where shards begin."""
         item = self.items[i]
         return {
@@ -168,7 +168,7 @@ class Frame:
             item.inside: _FREE if i > part.low else _NONE,
         }
 
-    def _open(self, i: int, part: Part, terms: Terms) -> dict[int, Bound]:
+    def _open(self, i: int, part: PlanSubset, terms: Terms) -> dict[int, Bound]:
         """The bounds of an item of which all is to be found out."""
         item, below, inside = self.items[i], i < part.high, i >= part.low
         several, packs = terms.microbatches > 1, terms.links.d2d and self.shapes[i].offload_bytes
@@ -184,7 +184,7 @@ class Frame:
         must = {item.once: _ALL} if inside and not below and not several else {}
         return {column: _FREE if yes else _NONE for column, yes in may.items()} | must
 
-    def _fixed(self, i: int, mode: Mode, part: Part) -> dict[int, Bound]:
+    def _fixed(self, i: int, mode: Mode, part: PlanSubset) -> dict[int, Bound]:
         """The bounds of an item whose mode is known."""
         item, inside, last = self.items[i], i >= part.low, i == len(self.items) - 1
         saved = mode.activations == "saved"

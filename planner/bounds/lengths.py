@@ -14,7 +14,7 @@ from planner.bounds.rows import Constraint
 from planner.bounds.solver import Linear
 from planner.bounds.task import Bounds, TaskBound
 from planner.inputs import Problem
-from planner.packing import Array, Asked, Pool
+from planner.packing import Array, LengthsTask, Pool
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.curves import Curve, curves_of
@@ -31,7 +31,7 @@ _TINY = 1e-9  # of a mean: no share is less
 _SPLIT = "backward_input", "backward_weight"
 
 
-def compute_us(asked: Asked, devices: int) -> int:
+def compute_us(asked: LengthsTask, devices: int) -> int:
     """The compute bound: what a microbatch takes beside its tokens is left out, many share it."""
     task, many = asked.task, len(asked.lengths)
     first, number = asked.done * task.batch, np.arange(many)
@@ -40,7 +40,7 @@ def compute_us(asked: Asked, devices: int) -> int:
 
 
 def samples_us(
-    asked: Asked, lengths: NDArray[np.integer], devices: int, often: Array | None = None
+    asked: LengthsTask, lengths: NDArray[np.integer], devices: int, often: Array | None = None
 ) -> int:
     """The compute bound of samples of these lengths, that come so often, once by default."""
     sizes, where = np.unique(lengths, return_inverse=True)
@@ -59,7 +59,7 @@ def bounds_by_lengths(problem: Problem) -> list[Bounds]:
         shape = done, shape_of(task)
         if task.lengths and shape not in known:
             lengths = problem.lengths[task.name]
-            asked = Asked(task, lengths, problem.only, problem.host_bytes, done)
+            asked = LengthsTask(task, lengths, problem.only, problem.host_bytes, done)
             whole, every = compute_us(asked, 1), range(1, problem.devices + 1)
             known[shape] = {
                 (0, devices): _task_bound(whole // devices, least, task.steps)
@@ -73,7 +73,7 @@ def _task_bound(compute: int, in_turn: int, steps: int) -> TaskBound:
     return TaskBound({"compute": compute // steps, "longest": max(compute, in_turn) // steps})
 
 
-def longest_us(asked: Asked, devices: Sequence[int]) -> list[int]:
+def longest_us(asked: LengthsTask, devices: Sequence[int]) -> list[int]:
     """The longest bound, for each of these numbers of devices.
 
     A step's forwards begin when all backwards of the one before have reached the first layer that
@@ -133,14 +133,14 @@ def _us(curve: Curve, sizes: Floats) -> Floats:
     return np.asarray((curve.square_fs * sizes / _FS + curve.linear_ps / 10**6) * sizes)
 
 
-def dispatch_us(asked: Asked, pools: Sequence[Pool]) -> int:
+def dispatch_us(asked: LengthsTask, pools: Sequence[Pool]) -> int:
     """The dispatch bound, of each step on that of these pools where it is least; one of them holds
     all samples."""
     us = np.min([_dispatch_us(asked, pool) for pool in pools], axis=0)
     return int(us.sum() * _ROUNDED)
 
 
-def _dispatch_us(asked: Asked, pool: Pool) -> Floats:
+def _dispatch_us(asked: LengthsTask, pool: Pool) -> Floats:
     """The bound of each step, with the weights that are best for some of the sequences; infinite
     where one does not fit."""
     steps, batch = asked.steps, asked.task.batch

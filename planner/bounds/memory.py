@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from planner.bounds.frame import Frame
-from planner.bounds.rows import INFINITY, ONE, Constraint, Part, Row, amount
+from planner.bounds.rows import INFINITY, ONE, Constraint, PlanSubset, Row, amount
 
 _STREAMS = "device-streamed"
 
@@ -40,7 +40,7 @@ def sums_of_cuts(frame: Frame) -> list[int]:
     return sums
 
 
-def covers(frame: Frame, sums: list[int], part: Part) -> Iterator[Constraint]:
+def covers(frame: Frame, sums: list[int], part: PlanSubset) -> Iterator[Constraint]:
     """No shard that recomputes is longer than its transients may be in this part of the plans:
     wherever one would be, it is cut, or something of it is not recomputed."""
     items, costs = frame.terms.items, frame.terms.costs

@@ -14,7 +14,7 @@ from planner.bounds.configuration import Column, Demand, even_us
 from planner.bounds.lengths import evaluations_us
 from planner.bounds.task import Bounds, StepName
 from planner.inputs import Problem
-from planner.shards import TaskCosts, sizes
+from planner.shards import TaskCosts, microbatch_costs
 from plans.order import due_steps
 from plans.prediction import Bound
 from profiles.schema import Task
@@ -93,7 +93,7 @@ def _least_us(task: Task, done: int) -> int:
     """The least compute time of all evaluations of a task, after `done` steps trained before."""
     if task.evaluation is None:
         return 0
-    each = min(costs.microbatches * _forward_us(costs) for costs in sizes(task))
+    each = min(costs.microbatches * _forward_us(costs) for costs in microbatch_costs(task))
     count = len(due_steps(task.evaluation, done, task.steps))
     return count * task.evaluation.batches * each
 

@@ -13,7 +13,7 @@ from planner.bounds.branch_and_bound import again
 from planner.bounds.rows import Weights, grouped
 from planner.bounds.windows import Solution
 from planner.inputs import Effort
-from planner.shards import HELD, Activations, Mode, Place, Strategy, settled
+from planner.shards import HELD, Activations, Mode, Place, Strategy, nearest_mode
 
 _SURE = 0.5  # of a shard
 
@@ -87,7 +87,7 @@ def _modes(guide: Solution) -> tuple[tuple[Mode, ...], list[bool]]:
         owed_spill += w.spilled
         spilled = owed_spill >= 0.5 and act != "saved"
         owed_spill -= spilled
-        modes.append(settled(shard, Mode(held[0], held[1], act, spilled), place))
+        modes.append(nearest_mode(shard, Mode(held[0], held[1], act, spilled), place))
         parts = w.held.get(held, 0.0), shares[act], w.spilled if spilled else 1 - w.spilled
         sure.append(min(parts) >= _SURE and modes[-1].held == held)
     return tuple(modes), sure

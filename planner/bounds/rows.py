@@ -57,7 +57,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanSubset:
     """Plans whose block begins at an item from `low` to `high`, and whose largest shard that
     recomputes needs from `least` to `most` bytes of transients; fixed: the modes of some items."""
 

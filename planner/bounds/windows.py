@@ -52,7 +52,7 @@ from planner.bounds.rows import (
     MS,
     ONE,
     Constraint,
-    Part,
+    PlanSubset,
     Resource,
     Row,
     Terms,
@@ -70,7 +70,7 @@ class Solution:
     weights: of the best solution, per item; none where time was up."""
 
     terms: Terms
-    part: Part
+    part: PlanSubset
     period_us: int
     weights: tuple[Weights, ...]
 
@@ -101,7 +101,7 @@ class Phases:
         self.model = Linear(frame.columns, frame.rows, dict.fromkeys(frame.us, 1.0))
 
     def solve(
-        self, part: Part, terms: Terms, seconds: float, seed: int, *, near: bool
+        self, part: PlanSubset, terms: Terms, seconds: float, seed: int, *, near: bool
     ) -> Solution | None:
         """The best of a part of the plans; the terms may differ from those of the program in what
         there is of memory. None when there is none. Without an answer in time nothing is known: a
@@ -226,7 +226,7 @@ def _phases(terms: Terms, groups: int) -> Phases:
 
 
 def solved(
-    terms: Terms, part: Part, groups: int, effort: Effort, *, near: bool = False
+    terms: Terms, part: PlanSubset, groups: int, effort: Effort, *, near: bool = False
 ) -> Solution | None:
     """Solve the program for a part of the plans; None when it has no solution. near: from the last
     solution for the same terms that was not; the period is the same, the weights may differ."""

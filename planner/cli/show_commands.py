@@ -20,7 +20,7 @@ from planner.views import (
     describe_alternatives,
     describe_differences,
     differences,
-    ranked,
+    ranked_alternatives,
     reasons,
     summary,
     table,
@@ -87,7 +87,7 @@ def show_plan(options: argparse.Namespace) -> int:
     task, step = options.round or (None, None)
     _pictures(plan, None, options, task=task, step=step)
     if options.alternatives:
-        told = json.dumps(to_builtins(ranked(plan, options.task)), indent=1)
+        told = json.dumps(to_builtins(ranked_alternatives(plan, options.task)), indent=1)
         print(told if options.json else describe_alternatives(plan, options.task))
     elif options.json:
         print(json.dumps(summary(plan), indent=1))

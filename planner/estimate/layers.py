@@ -30,7 +30,7 @@ from profiles.codec import align
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LayerWork:
     """One layer and one microbatch. Bytes are of tensors beside the slab.
 
     ops: in forward order; the loss belongs to the head's backward. kept: what backward needs, a
@@ -78,7 +78,7 @@ class Work:
         return sum(align(tensor) for op in self.ops for tensor in op.left[1:])
 
 
-def chain(z: Size) -> tuple[Work, Work, Work]:
+def chain(z: Size) -> tuple[LayerWork, LayerWork, LayerWork]:
     """The kernels and bytes of the model's embedding, of each of its blocks, and of its head."""
     embedding = _patches(z) if z.model.family == "vit" else _tables(z)
     return embedding, _block(z), _head(z)
@@ -95,7 +95,7 @@ def _norm_stats(z: Size) -> int:
     return 2 * FLOAT * z.tokens
 
 
-def _block(z: Size) -> Work:
+def _block(z: Size) -> LayerWork:
     """GPT, ViT, Llama: norm, attention, residual, norm, MLP, residual. BERT: norms after residuals.
     Llama: no biases, rotated queries and keys, a gated MLP."""
     d, f, kv, family = z.model.width, z.model.ffn, z.model.kv_width, z.model.family
@@ -116,7 +116,7 @@ def _block(z: Size) -> Work:
     tensors = (z.of(d + 2 * kv), *[inner] * 4, *[wide] * (4 if llama else 2))
     stats = FLOAT * z.tokens if llama else _norm_stats(z)  # of a norm; RMS norms have no mean
     weight = wide + d * f * z.number  # gradients of the activation and of a weight
-    return Work(
+    return LayerWork(
         [*attend, residual(z), norm(z), *mlp, residual(z), norm(z)]
         if bert
         else [norm(z), *attend, residual(z), norm(z), *mlp, residual(z)],
@@ -129,7 +129,7 @@ def _block(z: Size) -> Work:
     )
 
 
-def _tables(z: Size) -> Work:
+def _tables(z: Size) -> LayerWork:
     """Token embeddings, and learned positions; BERT has types too, and then a norm, which keeps its
     input."""
     d, inner, positions = z.model.width, z.of(z.model.width), INDEX * z.sequence
@@ -140,19 +140,19 @@ def _tables(z: Size) -> Work:
     elif z.model.positions:
         ops += [add_table(z)]
         kept, peak = (positions,), 2 * inner + z.sequence * d * z.number
-    return Work(ops, kept, inner, peak, backward_extra=z.model.vocabulary * d * z.number)
+    return LayerWork(ops, kept, inner, peak, backward_extra=z.model.vocabulary * d * z.number)
 
 
-def _patches(z: Size) -> Work:
+def _patches(z: Size) -> LayerWork:
     """Patches as a product, the class token put before them, positions added."""
     d, inputs = z.model.width, CHANNELS * z.model.patch**2
     inner = z.of(d)
     cut = linear(z, inputs, d, rows=z.samples * (z.sequence - 1))
     ops = [cut, passes(z, d, forward=2, backward=(2,), tensors=(d,)), add_table(z)]
-    return Work(ops, (), inner, 3 * inner, inner + max(inner, inputs * d * z.number))
+    return LayerWork(ops, (), inner, 3 * inner, inner + max(inner, inputs * d * z.number))
 
 
-def _head(z: Size) -> Work:
+def _head(z: Size) -> LayerWork:
     """A norm, logits and the loss: over the vocabulary, which BERT transforms for first, or over
     classes, of ViT's class token alone."""
     d, family, inner = z.model.width, z.model.family, z.of(z.model.width)
@@ -162,7 +162,7 @@ def _head(z: Size) -> Work:
     extra = max(2 * FLOAT * logits, z.number * (logits + words * d) + inner - FLOAT * logits)
     if family == "vit":
         extra = max(2 * inner, z.number * (logits + words * d))
-    return Work(
+    return LayerWork(
         [
             *([linear(z, d, d), activation(z, d)] if bert else []),
             norm(z),

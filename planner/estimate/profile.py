@@ -18,7 +18,7 @@ from msgspec import structs
 from planner.estimate import gpus
 from planner.estimate.gpus import GPUS, Dtype, Gpu
 from planner.estimate.kernels import FLOAT, Kernel, Size
-from planner.estimate.layers import Work, chain, parameters
+from planner.estimate.layers import LayerWork, chain, parameters
 from planner.estimate.lengths import Lengths, by_tokens, in_words, sizes_of, step_us
 from planner.estimate.models import MODELS, Model
 from profiles import schema
@@ -212,7 +212,7 @@ def _layers(sizes: Mapping[int, Size], full: Spec, gpu: Gpu) -> tuple[schema.Lay
 
 
 def _layer(
-    kind: str, works: Mapping[int, Work], sizes: Mapping[int, Size], full: Spec, gpu: Gpu
+    kind: str, works: Mapping[int, LayerWork], sizes: Mapping[int, Size], full: Spec, gpu: Gpu
 ) -> schema.Layer:
     dtype = full.dtype or gpu.best
     number, moments = NUMBER[dtype], MOMENTS[full.optimizer]
@@ -237,7 +237,7 @@ def _layer(
     )
 
 
-def _cost(kind: str, number: int, z: Size, done: Work, dtype: Dtype, gpu: Gpu) -> LayerCost:
+def _cost(kind: str, number: int, z: Size, done: LayerWork, dtype: Dtype, gpu: Gpu) -> LayerCost:
     forward = _kernels_us(done.forward, dtype, gpu)
     backward, later = (_kernels_us(part, dtype, gpu) for part in (done.backward, done.later))
     splits = done.later and kind != "embedding"  # which has no input to make gradients of

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from planner.inputs.problem import Kind, Problem
+from planner.inputs.problem import DeviceGroup, Problem
 from profiles.errors import FormatError
 from profiles.schema import Disk, Layer, LayerCost, Profile, Rate, Task
 
@@ -59,7 +59,7 @@ def across(
     every = [[_named(profile, task.name) for profile in profiles] for task in first.tasks]
     level = zip(*(_level(tasks) for tasks in every), strict=True)
     kinds = tuple(
-        Kind.of(f"k{number}", structs.replace(profile, tasks=tuple(tasks)), count, size)
+        DeviceGroup.of(f"k{number}", structs.replace(profile, tasks=tuple(tasks)), count, size)
         for number, (profile, tasks, count, size) in enumerate(
             zip(profiles, level, devices, device_bytes, strict=True)
         )

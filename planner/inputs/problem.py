@@ -28,7 +28,7 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceGroup:
     """`count` equal devices, each with `device_bytes` to use, and the tasks as profiled on them.
 
     taken_bytes: what each has beside that, for copies of all tasks' module buffers. node: devices
@@ -44,7 +44,7 @@ class Kind:
     node: int | None = None
 
     @classmethod
-    def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "Kind":
+    def of(cls, name: str, profile: Profile, count: int, device_bytes: int | None) -> "DeviceGroup":
         """Devices like the profile's first; the budget defaults to what the profile offers.
 
         A GPU holds copies of the module buffers of all tasks all the time, so there they
@@ -75,7 +75,7 @@ class Problem(Wishes):
     orders: the numbers of the samples, of tasks where that is not their own.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[DeviceGroup, ...]
     host_bytes: int
     estimated: bool = False  # times from formulas, not from measurements
     numerics: Numerics = field(default_factory=Numerics)
@@ -94,14 +94,14 @@ class Problem(Wishes):
         cls, profile: Profile, *, devices: int, device_bytes: int | None, host_bytes: int | None
     ) -> "Problem":
         """The profile's tasks on `devices` devices; budgets default to what the profile offers."""
-        kind = Kind.of(profile.machine.devices[0].kind, profile, devices, device_bytes)
+        kind = DeviceGroup.of(profile.machine.devices[0].kind, profile, devices, device_bytes)
         machine = profile.machine
         room = host_bytes or machine.host.usable_bytes
         estimated, numerics = profile.estimated, machine.numerics
         return cls((kind,), room, estimated, numerics, disk=machine.host.disk)
 
     @property
-    def only(self) -> Kind:
+    def only(self) -> DeviceGroup:
         """The kind of all devices; ValueError where there are several."""
         (kind,) = self.kinds
         return kind

@@ -152,7 +152,7 @@ class PipelineStrategy(Planned):
             yield f"{name}.norm", self.costs.task.norm_bytes
 
 
-def separable(shards: Sequence[ShardCost]) -> frozenset[int]:
+def splittable(shards: Sequence[ShardCost]) -> frozenset[int]:
     """The shards whose backwards may be split: both parts have something to do, and a time."""
     return frozenset(
         k
@@ -161,7 +161,7 @@ def separable(shards: Sequence[ShardCost]) -> frozenset[int]:
     )
 
 
-def whole(order: Order, last: int, halved: Collection[int]) -> Order:
+def executable(order: Order, last: int, halved: Collection[int]) -> Order:
     """The order without forwards of the last shard, which are part of its backwards, and with split
     backwards of these shards only."""
 

@@ -48,7 +48,7 @@ def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> 
     return turn.each * sum(pass_us(strategy.cost(j, m), strategy.modes[j], p) for p, j in ways)
 
 
-def sweep(s: Strategy) -> list[Turn]:
+def device_turns(s: Strategy) -> list[Turn]:
     """The turns of one device: each shard with all microbatches up and down, those of a block one
     by one.
 

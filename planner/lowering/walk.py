@@ -17,7 +17,7 @@ from planner.lowering.lives import Item, Lives
 from planner.lowering.moves import Moves
 from planner.lowering.stays import Stays
 from planner.lowering.strategy import PipelineStrategy
-from planner.lowering.turns import computes, sweep, turn_us
+from planner.lowering.turns import computes, device_turns, turn_us
 from planner.lowering.updates import Updates
 from planner.rounds import Copy, Turn, Visit
 from planner.shards import Links, Strategy, Value
@@ -29,7 +29,7 @@ _ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved
 @lru_cache(maxsize=64)
 def walked(strategy: Strategy) -> "Walk":
     """The walk of a strategy on one device, which several look at one after the other."""
-    return Walk(strategy, sweep(strategy))
+    return Walk(strategy, device_turns(strategy))
 
 
 class Walk:

@@ -4,10 +4,10 @@ from planner.orders.bounds import bounds
 from planner.orders.improve import improved
 from planner.orders.list_schedule import ranked_schedule
 from planner.orders.memory import peaks
-from planner.orders.moves import Row, Rows
+from planner.orders.moves import DeviceRow, DeviceRows
 from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward, zero_bubble
-from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
-from planner.orders.places import Placement, placed
+from planner.orders.passes import Cost, Order, Pass, PassKind, Pipeline, Places, share
+from planner.orders.places import Placement, search_places
 from planner.orders.search import searched
 from planner.orders.tables import ranking_of
-from planner.orders.timing import InvalidOrder, Times, late, makespan, timed
+from planner.orders.timing import InvalidOrder, Times, latest_starts, makespan, timed

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from planner.orders.moves import Row, Rows
+from planner.orders.moves import DeviceRow, DeviceRows
 from planner.orders.passes import Order, Pass, Pipeline
 from planner.orders.tables import Tables, ranking_of
 
@@ -33,7 +33,7 @@ class Rule:
 
 
 def ranked_schedule(
-    pipeline: Pipeline, rows: Rows, ranking: Sequence[Pass] | None = None
+    pipeline: Pipeline, rows: DeviceRows, ranking: Sequence[Pass] | None = None
 ) -> tuple[int, Order]:
     """The makespan and the order of a list schedule; by default backwards come first.
 
@@ -42,7 +42,7 @@ def ranked_schedule(
     """
     tables = Tables.of(pipeline, ranking or ranking_of(pipeline))
     taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
-    end = judged(tables, rows, tables.loads(rows), taken=taken)
+    end = list_makespan(tables, rows, tables.loads(rows), taken=taken)
     if end == FAR:
         gate = _Gate(tables, rows, None)
         needed = [max(asks) for asks in gate.asks]
@@ -52,7 +52,7 @@ def ranked_schedule(
 
 
 @lru_cache(1 << 14)
-def _masks(row: Row, devices: int) -> tuple[int, ...]:
+def _masks(row: DeviceRow, devices: int) -> tuple[int, ...]:
     """Each device's microbatches of a row, as bits."""
     masks = [0] * devices
     for m, device in enumerate(row):
@@ -60,9 +60,9 @@ def _masks(row: Row, devices: int) -> tuple[int, ...]:
     return tuple(masks)
 
 
-def judged(
+def list_makespan(
     tables: Tables,
-    rows: Rows,
+    rows: DeviceRows,
     times: Sequence[int],
     cut: int = FAR,
     rule: Rule | None = None,
@@ -155,7 +155,7 @@ class _Gate:
     backward has not begun, as bits.
     """
 
-    def __init__(self, tables: Tables, rows: Rows, rule: Rule | None) -> None:
+    def __init__(self, tables: Tables, rows: DeviceRows, rule: Rule | None) -> None:
         self.tables, self.rule = tables, rule
         each = range(tables.devices)
         self.waiting: list[list[int]] = [[] for _ in each]

@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-Row = tuple[int, ...]
+DeviceRow = tuple[int, ...]
 """The device of every microbatch of a shard."""
-Rows = tuple[Row, ...]
+DeviceRows = tuple[DeviceRow, ...]
 """The device of every microbatch, by shard."""
-Change = dict[int, Row]
+Change = dict[int, DeviceRow]
 """The shards that get new rows; empty where a draw has no sense."""
 
 
@@ -16,7 +16,7 @@ class State(NamedTuple):
     """A placement, what each device computes, the time of each device for a microbatch of each
     shard, and how many shards may be shared by two devices."""
 
-    rows: Rows
+    rows: DeviceRows
     loads: tuple[int, ...]
     times: tuple[tuple[int, ...], ...]
     replicas: int

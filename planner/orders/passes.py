@@ -18,13 +18,13 @@ from typing import Literal, NamedTuple
 
 from planner.errors import Infeasible
 
-Kind = Literal["F", "B", "I", "W"]
+PassKind = Literal["F", "B", "I", "W"]
 
 
 class Pass(NamedTuple):
     """A microbatch of a shard, in one direction."""
 
-    kind: Kind
+    kind: PassKind
     shard: int
     microbatch: int
 
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
     def backward(self) -> int:
         return self.input + self.weight
 
-    def of(self, kind: Kind) -> int:
+    def of(self, kind: PassKind) -> int:
         """The time of a pass."""
         return {"F": self.forward, "B": self.backward, "I": self.input, "W": self.weight}[kind]
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from planner.orders.list_schedule import FAR, judged, ranked_schedule
-from planner.orders.moves import Rows, State, drawn
+from planner.orders.list_schedule import FAR, list_makespan, ranked_schedule
+from planner.orders.moves import DeviceRows, State, drawn
 from planner.orders.passes import Order, Pipeline
 from planner.orders.tables import Tables, ranking_of
 from planner.orders.timing import makespan, timed
@@ -26,18 +26,18 @@ class Placement(NamedTuple):
     """The device of each shard's microbatches, an order, and how long that takes."""
 
     makespan: int
-    rows: Rows
+    rows: DeviceRows
     order: Order
 
 
 class _Start(NamedTuple):
     makespan: int
     number: int
-    rows: Rows
+    rows: DeviceRows
     tables: Tables
 
 
-def placed(
+def search_places(
     pipeline: Pipeline,
     evaluations: int,
     replicas: int = 0,
@@ -82,21 +82,21 @@ def _starts(pipeline: Pipeline, split: bool, orders: Sequence[Order]) -> list[_S
         times = zip(chain(*begins), chain(*order), strict=True)
         ranking = [item for _, item in sorted(times, key=lambda one: one[0])]
         pairs.append((Tables.of(pipeline, ranking), _rows(pipeline, order)))
-    spans = [judged(tables, rows, tables.loads(rows)) for tables, rows in pairs]
+    spans = [list_makespan(tables, rows, tables.loads(rows)) for tables, rows in pairs]
     return sorted(
         _Start(span, number, rows, tables)
         for number, (span, (tables, rows)) in enumerate(zip(spans, pairs, strict=True))
     )
 
 
-def _rows(pipeline: Pipeline, order: Order) -> Rows:
+def _rows(pipeline: Pipeline, order: Order) -> DeviceRows:
     """The device of each microbatch of each shard in an order."""
     where = {(s, m): device for device, line in enumerate(order) for _, s, m in line}
     shards, microbatches = range(pipeline.shards), range(pipeline.microbatches)
     return tuple(tuple(where[s, m] for m in microbatches) for s in shards)
 
 
-def starts(pipeline: Pipeline) -> Iterator[Rows]:
+def starts(pipeline: Pipeline) -> Iterator[DeviceRows]:
     """Whole shards: in turn, there and back, neighbours together."""
     devices, shards = pipeline.devices, pipeline.shards
     snake = [*range(devices), *reversed(range(devices))]
@@ -137,7 +137,7 @@ def _annealed(
         if least > limit or other.rows == state.rows or not alone.isdisjoint(other.shared):
             continue
         used += 1
-        span = judged(start.tables, other.rows, left, limit)
+        span = list_makespan(start.tables, other.rows, left, limit)
         if span < FAR:
             state, now = other, now._replace(makespan=span, rows=other.rows)
             best = min(best, now, key=lambda one: one.makespan)

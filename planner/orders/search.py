@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from planner.orders.bounds import bounds, ladder
 from planner.orders.improve import Exchanges
-from planner.orders.list_schedule import Rule, judged
+from planner.orders.list_schedule import Rule, list_makespan
 from planner.orders.passes import Order, Pass, Pipeline, Places
 from planner.orders.stages import Homes
 from planner.orders.tables import Tables, ranking_of
@@ -36,7 +36,7 @@ class Schedules:
         """The schedule of a rule, as numbers of the network."""
         tables, numbers = self.tables[rule.eager], self.network.numbers
         taken: list[list[int]] = [[] for _ in range(tables.devices)]
-        judged(tables, self.rows, tables.loads(self.rows), rule=rule, taken=taken)
+        list_makespan(tables, self.rows, tables.loads(self.rows), rule=rule, taken=taken)
         return [[numbers[tables.passes[i]] for i in line] for line in taken]
 
     def order(self, rule: Rule) -> Order:
@@ -44,7 +44,7 @@ class Schedules:
         return self.network.order(self.lines(rule))
 
 
-def ranked(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]:
+def ranked_rules(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]:
     """All rules, the best first; judged with fewer microbatches where there are many."""
     few = min(pipeline.microbatches, ENOUGH * pipeline.devices)
     short = replace(pipeline, microbatches=few)
@@ -77,7 +77,7 @@ def searched(pipeline: Pipeline, places: Places, budget: int, split: bool = True
     enough = max(bounds(pipeline, places).values())
     size, rng = len(schedules.network.time), random.Random(0)
 
-    starts = ranked(pipeline, places, split)[:BEST]
+    starts = ranked_rules(pipeline, places, split)[:BEST]
     tried = {rule: exchanges.score(schedules.lines(rule)) for rule in starts}
     best = min(starts, key=lambda rule: tried[rule])
     lines, least, left = schedules.lines(best), tried[best], budget

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from planner.orders.passes import Cost, Kind, Order, Pass, Pipeline, Places, share
+from planner.orders.passes import Cost, Order, Pass, PassKind, Pipeline, Places, share
 
 NEVER = 1 << 62
 
@@ -46,7 +46,7 @@ class Homes:
 
     def passes(self) -> list[list[Pass]]:
         """By device, a forward and a backward of everything that it has."""
-        kinds: tuple[Kind, Kind] = "F", "B"
+        kinds: tuple[PassKind, PassKind] = "F", "B"
         return [
             [Pass(k, s, m) for s in self.shards(device) for m in self.own(device, s) for k in kinds]
             for device in range(len(self.held))

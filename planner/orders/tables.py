@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from planner.orders.memory import changes
-from planner.orders.moves import Rows
+from planner.orders.moves import DeviceRows
 from planner.orders.passes import Pass, Pipeline
 from planner.orders.timing import NONE, source_of
 
@@ -90,12 +90,12 @@ class Tables(NamedTuple):
             limits=pipeline.limits,
         )
 
-    def where(self, rows: Rows) -> list[int]:
+    def where(self, rows: DeviceRows) -> list[int]:
         """The device of each pass."""
         flat = [device for row in rows for device in row]
         return [flat[place] for place in self.home]
 
-    def loads(self, rows: Rows) -> list[int]:
+    def loads(self, rows: DeviceRows) -> list[int]:
         """The time that each device computes."""
         loads = [0] * self.devices
         for i, device in enumerate(self.where(rows)):

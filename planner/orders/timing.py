@@ -93,7 +93,7 @@ def makespan(pipeline: Pipeline, order: Order) -> int:
     return max((line[-1] for line in timed(pipeline, order).ends if line), default=0)
 
 
-def late(pipeline: Pipeline, order: Order) -> tuple[tuple[int, ...], ...]:
+def latest_starts(pipeline: Pipeline, order: Order) -> tuple[tuple[int, ...], ...]:
     """By device, when each pass starts as late as it can if devices end as early as they can."""
     network = Network.of(pipeline, order)
     starts = latest(network, network.lines, _ends(network))

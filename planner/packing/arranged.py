@@ -23,7 +23,7 @@ from planner.packing.kinds import Shapes, assigned, kinds_of
 from planner.packing.packing import How, us
 from planner.packing.pipes import Pool
 from planner.packing.samples import Array, Rows, Samples
-from planner.packing.step import laid_out
+from planner.packing.step import pack_step
 from planner.packing.sums import StepKind, largest, loads, renumbered
 from planner.processes import in_order
 from plans.samples import MOST, write
@@ -132,7 +132,7 @@ def _all_laid_out(
 
 def _block(pool: Pool, how: How, lengths: Array) -> tuple[Rows, Array, Array]:
     """Rows, counts and times of some steps."""
-    found = [laid_out(pool, own, how) for own in lengths]
+    found = [pack_step(pool, own, how) for own in lengths]
     return (
         np.array([one.groups for one in found], np.uint16),
         np.array([one.counts for one in found]),

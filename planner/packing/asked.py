@@ -7,11 +7,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.inputs import Kind, Layout, costs_at
+from planner.inputs import DeviceGroup, Layout, costs_at
 from planner.packing.packing import How
 from planner.packing.pipes import Curve
 from planner.packing.samples import Samples
-from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable
+from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable_ties
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of
 from profiles.lengths import of_step
@@ -27,7 +27,7 @@ def bucket(tokens: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class LengthsTask:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
     that were trained before. few: the steps that are to be planned, where not all are. held_out:
     the tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one
@@ -36,7 +36,7 @@ class Asked:
 
     task: Task
     lengths: NDArray[np.uint32]
-    kind: Kind
+    kind: DeviceGroup
     host_bytes: int
     done: int = 0
     few: Sequence[int] = ()
@@ -57,7 +57,7 @@ class Asked:
     @cached_property
     def apart(self) -> bool:
         """True if tied layers may lie in several shards."""
-        return separable(self.task) is not None
+        return separable_ties(self.task) is not None
 
     @cached_property
     def points(self) -> tuple[int, ...]:

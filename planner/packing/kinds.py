@@ -117,10 +117,10 @@ def assigned(shapes: Shapes, kinds: Kinds, change_us: int = 0) -> Array:
         steps = slice(begin, begin + _BLOCK)
         for number, (counts, us) in enumerate(zip(*kinds, strict=True)):
             costs[steps, number] = _cost(shapes, steps, counts, us)
-    return in_turn(costs, change_us)
+    return cheapest_sequence(costs, change_us)
 
 
-def in_turn(costs: NDArray[np.float64], begin_us: int | Array) -> Array:
+def cheapest_sequence(costs: NDArray[np.float64], begin_us: int | Array) -> Array:
     """One of few choices for each of many steps, such that all together cost least: what is given
     for every step and choice, and `begin_us`, of each choice or of all alike, where a step has
     another than the one before it; the first one begins, too."""

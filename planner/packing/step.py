@@ -25,7 +25,7 @@ class Step:
     us: tuple[int, ...]
 
 
-def laid_out(pool: Pool, lengths: Array, how: How) -> Step:
+def pack_step(pool: Pool, lengths: Array, how: How) -> Step:
     """The step whose sequences have these lengths, dispatched such that it is shortest once they
     are packed: never longer than longest-first. ValueError for one that fits nowhere."""
     found, us = list[Step](), inf

@@ -10,12 +10,12 @@ from heapq import nsmallest
 from operator import itemgetter
 
 from planner.errors import Infeasible
-from planner.inputs import Effort, Kind, Layout, layouts
+from planner.inputs import DeviceGroup, Effort, Layout, layouts
 from planner.lowering import PipelineRound
 from planner.orders import NAMED
 from planner.pipelines.estimated import Estimated, Tried, fit, program_of
 from planner.pipelines.fitting import kept, mode_program
-from planner.pipelines.ranking import LATE, ranked
+from planner.pipelines.ranking import LATE, rank_ways
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
 from planner.search import Candidate, short_devices, short_host, teams_of
@@ -33,8 +33,8 @@ _LISTED = 24  # alternatives that a plan names
 _LAID_OUT = 8  # rounds, to find the one that needs least
 
 
-def best(
-    asked: tuple[Kind, Task, int],
+def best_pipeline(
+    asked: tuple[DeviceGroup, Task, int],
     devices: int,
     effort: Effort,
     *,
@@ -59,7 +59,7 @@ def best(
     if not every:
         raise _impossible(task, chosen[-1], order)
     estimated = Estimated(every, kind.device_bytes, host_bytes, effort)
-    tried = [Tried.of(every[n], made) for n, made in ranked(estimated.ways, effort)]
+    tried = [Tried.of(every[n], made) for n, made in rank_ways(estimated.ways, effort)]
     if not any(one.round for one in tried):
         tried.append(_smallest(every, kind, host_bytes, effort))
     found = _shortest(tried)
@@ -120,7 +120,7 @@ def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterato
         yield fit(sketch, program, room, made.period_us, effort)
 
 
-def _smallest(every: Sequence[Sketch], kind: Kind, host_bytes: int, effort: Effort) -> Tried:
+def _smallest(every: Sequence[Sketch], kind: DeviceGroup, host_bytes: int, effort: Effort) -> Tried:
     """The sketch that needs least of its devices; Infeasible where even that does not fit."""
     found = _least(every, host_bytes, effort)
     if found is None:

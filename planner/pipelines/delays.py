@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planner.lowering import PipelineStrategy, gathered, needed, spread
-from planner.orders import Cost, Pipeline, Places, late, timed
+from planner.orders import Cost, Pipeline, Places, latest_starts, timed
 from planner.shards import Links, Mode, ShardCost, backward_us, forward_us, pass_us
 
 
@@ -93,7 +93,7 @@ class Delays:
     @cached_property
     def starts(self) -> tuple[tuple[int, ...], ...]:
         """The starts of all passes, as late as they can be for those ends of devices."""
-        return late(self._pipeline, self.strategy.order)
+        return latest_starts(self._pipeline, self.strategy.order)
 
     @cached_property
     def idle(self) -> list[int]:

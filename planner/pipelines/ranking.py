@@ -49,7 +49,7 @@ class Way(Protocol[M_co]):
     def made(self, shortest: int) -> M_co | str: ...
 
 
-def ranked(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M | str]]:
+def rank_ways(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M | str]]:
     """The number of every way, and its rounds, until the effort is used up, or why it has none.
     From half of the time on those come first of which most is estimated, and in its last quarter
     only those of which all is get rounds."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.errors import Infeasible
-from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
-from planner.orders import Order, Pipeline, improved, peaks, placed, searched
+from planner.lowering import PipelineRound, PipelineStrategy, executable, splittable
+from planner.orders import Order, Pipeline, improved, peaks, search_places, searched
 from planner.pipelines.delays import pipeline_of
 
 SEARCHED, PLACED = "searched", "placed"  # the names of such orders
@@ -33,7 +33,7 @@ def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | Non
     alone = [k for k, shard in enumerate(strategy.shards) if shard.in_turn]
     split = bool(strategy.halved)
     try:
-        found = placed(
+        found = search_places(
             pipeline,
             schedules,
             replicas=strategy.devices,
@@ -43,7 +43,7 @@ def moved(made: PipelineRound, room: int, budget: int) -> PipelineStrategy | Non
         )
     except Infeasible:
         return None
-    order = whole(found.order, strategy.last, strategy.halved)
+    order = executable(found.order, strategy.last, strategy.halved)
     return replace(strategy, order=order, named=PLACED)
 
 
@@ -63,8 +63,8 @@ def _orders(made: PipelineRound, room: int, budget: int) -> Iterator[Order]:
     yield improved(pipeline, strategy.order, budget // 4)
     if _LEAST * sum(map(len, strategy.order)) > budget:
         return
-    halved = frozenset(k for k in separable(shards) if modes[k].params != "streamed")
+    halved = frozenset(k for k in splittable(shards) if modes[k].params != "streamed")
     places = tuple(tuple(sorted(devices)) for devices in strategy.replicas)
     pipeline = replace(pipeline, costs=pipeline_of(strategy, made.links, halved).costs)
     order = searched(pipeline, places, budget, split=bool(halved))
-    yield whole(order, strategy.last, halved)
+    yield executable(order, strategy.last, halved)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from planner.bounds import stages_us
 from planner.inputs import Layout
-from planner.lowering import PipelineStrategy, separable, whole
+from planner.lowering import PipelineStrategy, executable, splittable
 from planner.orders import NAMED, Order, Pass
 from planner.pipelines.delays import pipeline_on
-from planner.pipelines.stages import Work, cut
-from planner.shards import Links, Mode, TaskCosts, cut_points, sizes
-from planner.shards import separable as separable_ties
+from planner.pipelines.stages import StageWork, cut
+from planner.shards import Links, Mode, TaskCosts, cut_points, microbatch_costs
+from planner.shards import separable_ties as separable_ties
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
@@ -59,10 +59,10 @@ class PipelineSpec:
         (devices,) = Layout((self.replicas,)).stages
         stage = [sum(end <= first for end in self.stages[1:]) for first in cuts[:-1]]
         places = tuple(devices[at % len(devices)] for at in stage)
-        halved = separable(shards)
+        halved = splittable(shards)
         on, modes = [shards] * sum(self.replicas), _all_stay(len(shards))
         pipeline = pipeline_on(places, on, modes, halved, links, self.costs.microbatches)
-        return whole(NAMED[named](pipeline, places), len(shards) - 1, halved)
+        return executable(NAMED[named](pipeline, places), len(shards) - 1, halved)
 
 
 def _all_stay(shards: int) -> tuple[Mode, ...]:
@@ -123,7 +123,7 @@ class Sketch:
     @cached_property
     def halved(self) -> frozenset[int]:
         """The shards whose backwards may be split in two."""
-        return separable(self.costs.cut(self.cuts).shards)
+        return splittable(self.costs.cut(self.cuts).shards)
 
     @cached_property
     def strategy(self) -> PipelineStrategy:
@@ -162,7 +162,7 @@ def sketches(
 ) -> Iterator[Sketch]:
     """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
-    for costs in sizes(task, apart=apart):
+    for costs in microbatch_costs(task, apart=apart):
         layers = _layers(costs, links, teams)
         for layout in chosen:
             if costs.microbatches < max(layout.replicas):
@@ -182,7 +182,7 @@ def sketches(
 def most(task: Task) -> tuple[int, int]:
     """The most stages and microbatches that the task may have."""
     apart, points = _points(task)
-    return len(points) - 1, max(costs.microbatches for costs in sizes(task, apart=apart))
+    return len(points) - 1, max(costs.microbatches for costs in microbatch_costs(task, apart=apart))
 
 
 def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
@@ -226,10 +226,10 @@ def beside(
     return Sketch(pipelines, passes.named, tuple(points), pieces, links)
 
 
-def _layers(costs: TaskCosts, links: Links, teams: Sequence[int] = ()) -> list[Work]:
+def _layers(costs: TaskCosts, links: Links, teams: Sequence[int] = ()) -> list[StageWork]:
     """The layers as stages are cut; those that change their buffers have no replicas."""
     return [
-        Work(
+        StageWork(
             time=costs.total("backward_us", n, n + 1),
             once=costs.total("update_device_us", n, n + 1),
             hop=links.send_us(cost.in_bytes) if n else 0,
@@ -242,7 +242,7 @@ def _layers(costs: TaskCosts, links: Links, teams: Sequence[int] = ()) -> list[W
 
 def _stages(
     costs: TaskCosts,
-    layers: Sequence[Work],
+    layers: Sequence[StageWork],
     replicas: tuple[int, ...],
     chunks: int,
     points: Sequence[int],

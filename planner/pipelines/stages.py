@@ -16,7 +16,7 @@ Table = NDArray[np.int64]
 """By a stage's first and its last point."""
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """Times of a layer.
 
     time: forward and backward of a microbatch. once: in a round, whatever the microbatches. hop: of
@@ -33,7 +33,7 @@ class Work(NamedTuple):
 
 
 def cut(
-    layers: Sequence[Work], replicas: Sequence[int], microbatches: int, points: Sequence[int]
+    layers: Sequence[StageWork], replicas: Sequence[int], microbatches: int, points: Sequence[int]
 ) -> tuple[int, ...]:
     """The points at which stages of so many replicas begin, and the end; none if there are no such
     stages.
@@ -67,7 +67,7 @@ def _evenest(rearwards: Sequence[Table], most: int, points: Sequence[int]) -> tu
 
 
 def _loads(
-    layers: Sequence[Work], replicas: int, microbatches: int, points: Sequence[int]
+    layers: Sequence[StageWork], replicas: int, microbatches: int, points: Sequence[int]
 ) -> Table:
     """The load of a replica that has an equal part of the microbatches, and of the parameters as
     their owner; `_NEVER` where the last point is not behind the first, or a layer between them must

@@ -20,9 +20,9 @@ from planner.shards import (
     Planned,
     ShardCost,
     backward_us,
+    buffer_name,
     forward_us,
     pass_us,
-    placed,
     transient_bytes,
 )
 from plans.ops import Lane, OpKind, OpName, Stream
@@ -32,7 +32,7 @@ _BLOCK = 999  # the index of an op that stands for many
 
 _LANES = {"P": Lane.H2D, "S": Lane.D2H, "X": Lane.P2P}
 
-Kind = Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
+TurnKind = Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
 
 
 class Turn(NamedTuple):
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
     """
 
     device: int
-    kind: Kind
+    kind: TurnKind
     shard: int
     number: int
     each: int = 1
@@ -178,9 +178,9 @@ class Emitter:
             cast = kind != "X" and copy.role == "param" and self.shards[k].cast
             if not copy.bytes or (cast and kind == "S"):
                 continue
-            here, there = placed(copy.device, copy.value), f"{self.task}.{copy.other}"
+            here, there = buffer_name(copy.device, copy.value), f"{self.task}.{copy.other}"
             if kind == "X":
-                there = placed(copy.to, copy.other)
+                there = buffer_name(copy.to, copy.other)
             reads, writes = {copy.role: here}, {copy.role: there}
             if kind == "P":
                 reads, writes = writes, reads
@@ -194,7 +194,7 @@ class Emitter:
 
     def _at(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the visit's device that play these roles."""
-        return {role: placed(visit.turn.device, visit.at[role]) for role in roles}
+        return {role: buffer_name(visit.turn.device, visit.at[role]) for role in roles}
 
     def _at_host(self, visit: Visit, roles: Iterable[Role]) -> dict[Role, str]:
         """The buffers of the host that play these roles for an update there."""

@@ -19,8 +19,8 @@ from itertools import pairwise, product
 from typing import Literal
 
 from planner.errors import Infeasible
-from planner.rounds.emit import Copy, Emitter, Kind, Turn, Visit
-from planner.rounds.program import assembled, in_turn
+from planner.rounds.emit import Copy, Emitter, Turn, TurnKind, Visit
+from planner.rounds.program import assembled, one_by_one
 from planner.shards import (
     DEVICE,
     Links,
@@ -29,9 +29,9 @@ from planner.shards import (
     TaskCosts,
     cut_points,
     extent,
+    microbatch_costs,
     pack,
     reserve_bytes,
-    sizes,
 )
 from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Task
@@ -95,7 +95,7 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
     what the device has beside `device_bytes` added to both numbers."""
     points = cut_points(task)
     tried: list[HydraStrategy] = []
-    for costs in sizes(task):
+    for costs in microbatch_costs(task):
         total = costs.total("param_bytes")
         largest = max(costs.total("param_bytes", a, b) for a, b in pairwise(points))
         caps = sorted({max(largest, -(-total // n)) for n in range(1, _MOST_PIECES)})
@@ -130,7 +130,7 @@ def program(strategy: HydraStrategy, links: Links) -> Program:
     emitter = Emitter(strategy, links)
     entries = list(emitter.entries(_Rounds(strategy).visits()))
     memory = Memory(strategy.slab_bytes, strategy.reserve_bytes)
-    return assembled((strategy.costs.task.name,), [memory], strategy.buffers, in_turn(entries))
+    return assembled((strategy.costs.task.name,), [memory], strategy.buffers, one_by_one(entries))
 
 
 class _Rounds:
@@ -166,12 +166,12 @@ class _Rounds:
             if noted and shard.grad_bytes:
                 yield self._turn("U", k, 0, ["param", "state", "grad"], ["state", "param"])
 
-    def _turn(self, kind: Kind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
+    def _turn(self, kind: TurnKind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
         """A visit of the next shard that has the slots."""
         self.turn += 1
         return self._visit(kind, k, m, brings, takes)
 
-    def _visit(self, kind: Kind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
+    def _visit(self, kind: TurnKind, k: int, m: int, brings: Roles, takes: Roles) -> Visit:
         at: dict[Role, str] = {"batch": "batch", "norm": "norm"}
         at |= {role: f"{self.turn % count}.{role}" for role, count in self.slots.items()}
         at |= {"x": f"x{k}", "dx": f"x{k}", "y": f"x{k + 1}", "dy": f"x{k + 1}"}

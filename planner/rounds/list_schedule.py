@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from planner.rounds.ops import Entry
-from planner.rounds.timeline import Deadlock, Needs, Settled, settled
+from planner.rounds.timeline import Deadlock, Needs, Settled, steady_state
 from plans.ops import Lane, Stream
 
 _ROUNDS = 4
@@ -75,7 +75,7 @@ Steady = tuple[Settled, Orders]
 def steady(draft: Draft, orders: Orders) -> Steady | None:
     """None for orders that cannot repeat, taken from rounds that had not settled."""
     try:
-        return settled(draft.us, orders.queues.values(), orders.needs), orders
+        return steady_state(draft.us, orders.queues.values(), orders.needs), orders
     except Deadlock:
         return None
 

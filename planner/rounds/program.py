@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.rounds.hazards import dependencies, pruned
 from planner.rounds.list_schedule import Orders
 from planner.rounds.ops import Entry, queued
-from planner.rounds.timeline import Settled, earliest, once, settled
+from planner.rounds.timeline import Settled, earliest, once, steady_state
 from planner.shards import Mode, Planned, ShardCost
 from plans.schema import Buffer, Memory, Op, Program, Shard, Task
 
@@ -39,11 +39,11 @@ class Cycle:
         return tuple(self.entries[at].written(starts[at], after(at)) for at in listed)
 
 
-def in_turn(entries: Sequence[Entry]) -> Cycle:
+def one_by_one(entries: Sequence[Entry]) -> Cycle:
     """A round with every stream in the order of meaning."""
     orders = Orders(queued(entries), dependencies(entries), frozenset())
     us = [entry.us for entry in entries]
-    return Cycle(entries, orders, settled(us, orders.queues.values(), orders.needs))
+    return Cycle(entries, orders, steady_state(us, orders.queues.values(), orders.needs))
 
 
 def planned_task(strategy: Planned) -> Task:

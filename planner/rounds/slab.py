@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from planner.shards import Value, placed
+from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
 _TRIES = 8  # with less memory, after gaps between values made the slab too large
@@ -170,7 +170,7 @@ def bytes_alive(values: Iterable[Value], steps: int) -> list[int]:
 def buffers_of(value: Value, offset: int) -> list[Buffer]:
     """The value's buffers, one after the other from there on."""
     size, space = value.bytes // value.parts, value.space
-    name = placed(space, value.name)
+    name = buffer_name(space, value.name)
     if value.parts == 1:
         return [Buffer(name, space, offset, size)]
     return [Buffer(f"{name}.{m}", space, offset + m * size, size) for m in range(value.parts)]

@@ -62,7 +62,7 @@ class Settled:
     starts: tuple[int, ...]
 
 
-def settled(us: Sequence[int], queues: Queues, needs: Needs) -> Settled:
+def steady_state(us: Sequence[int], queues: Queues, needs: Needs) -> Settled:
     """A round's steady state, from its ops' durations; Deadlock when they wait in a circle."""
     graph = _linked(us, queues, needs)
     period, starts = _settle(graph)

@@ -1,7 +1,7 @@
 """The best strategy for one task on one kind of device."""
 
 from planner.search.descent import descend
-from planner.search.packed import Evaluations, Packed, Part
+from planner.search.packed import Evaluations, Packed, StepRun
 from planner.search.searches import Searches, Ways, baselines, compared
 from planner.search.shapes import shapes_of
 from planner.search.shares import (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from planner.inputs import Effort
 from planner.lowering import DeviceRound, walked
 from planner.search.descent import descend
-from planner.shards import ACTIVATIONS, HELD, Links, Mode, Place, Strategy, possible, settled
+from planner.shards import ACTIVATIONS, HELD, Links, Mode, Place, Strategy, nearest_mode, possible
 
 Evaluate = Callable[[Strategy], DeviceRound | None]  # None when the strategy does not fit
 Score = tuple[int, int]
@@ -46,7 +46,7 @@ def improve(
             if not late and strategy.key in seen:
                 continue
             seen.add(strategy.key)
-            if not late and (least := least_us(strategy, best.links)) > best.period_us:
+            if not late and (least := round_bound_us(strategy, best.links)) > best.period_us:
                 yield price, _State((least, 0), strategy)
             elif made := evaluate(strategy):
                 best = min(best, made, key=score)
@@ -98,7 +98,7 @@ def score(made: DeviceRound) -> Score:
     return made.period_us, sum(made.draft.us)
 
 
-def least_us(strategy: Strategy, links: Links) -> int:
+def round_bound_us(strategy: Strategy, links: Links) -> int:
     """A time that the strategy's round is not below: what each stream has to do, and a shard's way
     from its first forward to its last backward and through the host back to where it began."""
     walk = walked(strategy)
@@ -205,7 +205,7 @@ def place_of(strategy: Strategy, k: int) -> Place:
 def resettled(strategy: Strategy) -> Strategy:
     """The strategy with modes that are possible where its shards are now."""
     modes = tuple(
-        settled(shard, mode, place_of(strategy, k))
+        nearest_mode(shard, mode, place_of(strategy, k))
         for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))
     )
     return replace(strategy, modes=modes)

@@ -9,7 +9,7 @@ from plans.schema import Lengths, Program
 from plans.timing import Runs, duration_us, kinds_of, part
 
 
-class Part(NamedTuple):
+class StepRun(NamedTuple):
     """Steps in a row by one program; kinds: those of their rounds in turn."""
 
     program: Program
@@ -42,21 +42,21 @@ class Packed:
     lengths: Lengths
     table: Path
     least_us: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StepRun, ...] = ()
     evaluations: Evaluations | None = None
 
-    def between(self, program: Program, begin: int, end: int) -> Iterator[Part]:
+    def between(self, program: Program, begin: int, end: int) -> Iterator[StepRun]:
         """The steps from one to before another; of a task with one program, those that are done
         after the time of so many steps that last their mean, about."""
         if not self.parts:
             first, last = (_reached(program, self.turns, count) for count in (begin, end))
-            yield Part(program, last - first, part(self.turns, first, last - first))
+            yield StepRun(program, last - first, part(self.turns, first, last - first))
             return
         at = 0
         for one in self.parts:
             low, high = max(begin, at), min(end, at + one.rounds)
             if low < high:
-                yield Part(one.program, high - low, part(one.kinds, low - at, high - low))
+                yield StepRun(one.program, high - low, part(one.kinds, low - at, high - low))
             at += one.rounds
 
 

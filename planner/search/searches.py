@@ -11,13 +11,13 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.errors import Infeasible, NoPlanFound, nearest
-from planner.inputs import Effort, Kind, Problem
+from planner.inputs import DeviceGroup, Effort, Problem
 from planner.processes import each
 from planner.search import variants
 from planner.search.shapes import Shape, everywhere, named, shapes_of
 from planner.search.shares import Need, shares
 from planner.search.sums import adds_alike
-from planner.search.task import Candidate, Wide, late
+from planner.search.task import Candidate, Wide, out_of_time
 from planner.search.variants import Found, Tried
 from plans.prediction import Alternative
 from profiles.lengths import held_out
@@ -31,14 +31,14 @@ Ways = list[list[Candidate]]
 those on several devices of a kind at once."""
 
 
-Pipelines = Callable[[tuple[Kind, Task, int], int, Effort], Found]
+Pipelines = Callable[[tuple[DeviceGroup, Task, int], int, Effort], Found]
 """The search for the best way to train a task on so many devices of a kind at once, with so many
 bytes on the host; Infeasible where there is none. It must be picklable."""
 
 
 Lengths = NDArray[np.uint32]
 
-Packing = Callable[[tuple[Kind, Task, int], Sequence[Lengths], int, Effort], Candidate]
+Packing = Callable[[tuple[DeviceGroup, Task, int], Sequence[Lengths], int, Effort], Candidate]
 """The same of a task with the lengths of all its samples, and of those of its evaluation if it has
 one, on any number of devices."""
 
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
     """A search in a process of its own. host_bytes: what the task may have there. lengths: of its
     samples and of those of its evaluation, as far as they have some."""
 
-    kind: Kind
+    kind: DeviceGroup
     task: Task
     host_bytes: int
     devices: int
@@ -203,7 +203,7 @@ class Searches:
 def _tried(best: Pipelines | None, packing: Packing | None, asked: _Asked, effort: Effort) -> Tried:
     """The result of a search, which may be nothing: the task may have a plan without it."""
     if effort.left <= 0:
-        return late(asked.task)
+        return out_of_time(asked.task)
     own = asked.kind, asked.task, asked.host_bytes
     found: Found
     try:
@@ -212,7 +212,7 @@ def _tried(best: Pipelines | None, packing: Packing | None, asked: _Asked, effor
         elif best and asked.devices > 1:
             found = best(own, asked.devices, effort)
         else:
-            found = variants.best(own, effort)
+            found = variants.best_alone(own, effort)
     except (Infeasible, NoPlanFound) as error:
         return error
     if isinstance(found, Candidate) and effort.left <= 0:

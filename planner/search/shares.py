@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.errors import Infeasible
-from planner.inputs import Kind, Problem
+from planner.inputs import DeviceGroup, Problem
 from planner.shards import Strategy, TaskCosts, stays_whole
 from profiles.schema import Task
 from profiles.units import show_bytes
@@ -116,7 +116,7 @@ def short_device(
     )
 
 
-def short_devices(task: Task, what: str, needs: int, kind: Kind) -> Infeasible:
+def short_devices(task: Task, what: str, needs: int, kind: DeviceGroup) -> Infeasible:
     """Each of several devices has too little even for this, the least there is."""
     needs, offered = needs + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
     return Infeasible(

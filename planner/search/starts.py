@@ -22,8 +22,8 @@ from planner.shards import (
     cut_points,
     even,
     ladder,
-    settled,
-    sizes,
+    microbatch_costs,
+    nearest_mode,
 )
 from profiles.schema import Task
 
@@ -51,7 +51,7 @@ class Starts:
     @cached_property
     def sizes(self) -> list[TaskCosts]:
         """The task's costs at every microbatch size."""
-        return sizes(self.task, apart=self.apart, cast=self.cast)
+        return microbatch_costs(self.task, apart=self.apart, cast=self.cast)
 
     def simple(self, costs: TaskCosts, limits: Limits) -> Iterator[Strategy]:
         """Everything streamed, and everything in one shard that stays."""
@@ -63,7 +63,7 @@ class Starts:
     def whole(self, costs: TaskCosts) -> Strategy:
         """Plain training: one shard that stays."""
         cuts = (0, len(costs.layers))
-        stays = settled(costs.shard(*cuts), _STAYS, Place(True, True, False))
+        stays = nearest_mode(costs.shard(*cuts), _STAYS, Place(True, True, False))
         return Strategy(costs, cuts, (stays,), 0, lumped=True)
 
     def streamed(self, costs: TaskCosts, cuts: tuple[int, ...]) -> Iterator[Strategy]:
@@ -77,7 +77,7 @@ class Starts:
             for update in _UPDATES:
                 mode = Mode(update=update, spilled=spilled)
                 modes = tuple(
-                    settled(costs.shard(a, b), mode, Place(not k, k == last, block < last))
+                    nearest_mode(costs.shard(a, b), mode, Place(not k, k == last, block < last))
                     for k, (a, b) in enumerate(pairwise(cuts))
                 )
                 strategy = Strategy(costs, cuts, modes, block, lumped=True)

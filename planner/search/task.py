@@ -17,7 +17,7 @@ from planner.bounds import Solution, Terms, again, guides, rounded
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lowering import DeviceRound, fitted, least_bytes
-from planner.search.local_search import exchanged, improve, least_us, score
+from planner.search.local_search import exchanged, improve, round_bound_us, score
 from planner.search.packed import Packed
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
@@ -93,7 +93,7 @@ class Search:
         Infeasible names the smallest budget that would do; NoPlanFound when time is up first.
         """
         if effort.left <= 0:
-            raise late(self.task)
+            raise out_of_time(self.task)
         ends = self._plain_training(effort.limits)
         self.plain = bool(ends)
         if not ends:
@@ -115,9 +115,9 @@ class Search:
             raise self._too_small()
         waiting: list[tuple[int, int, Strategy | DeviceRound]] = []
         for strategy in plain:
-            waiting.append((least_us(strategy, self.links), len(waiting), strategy))
+            waiting.append((round_bound_us(strategy, self.links), len(waiting), strategy))
         for made in self._guided(effort) if effort.left > 0 else ():
-            waiting.append((least_us(made.strategy, self.links), len(waiting), made))
+            waiting.append((round_bound_us(made.strategy, self.links), len(waiting), made))
             ops -= len(made.entries)
             if effort.left <= 0 or ops <= 0:
                 break
@@ -219,7 +219,7 @@ class Search:
     def _round(self, strategy: Strategy) -> DeviceRound | None:
         """The strategy laid out, or None when it does not fit."""
         fits = fitted(strategy, self.host_bytes)
-        return laid_out(fits, self.links, self.device_bytes) if fits else None
+        return lay_out_on(fits, self.links, self.device_bytes) if fits else None
 
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
@@ -241,12 +241,12 @@ class Search:
         return short_device(strategy, size + self.taken_bytes, offered, beside)
 
 
-def late(task: Task) -> NoPlanFound:
+def out_of_time(task: Task) -> NoPlanFound:
     """Time was up before a search for the task began."""
     return NoPlanFound(f"{task.name}: no plan within the time limit; raise --time-limit")
 
 
-def laid_out(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
+def lay_out_on(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:
     """The strategy's round on a device with so many bytes, None when it does not fit."""
     if strategy.reserve_bytes > device_bytes:
         return None

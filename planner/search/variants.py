@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from planner.bounds import scratch_bytes
 from planner.errors import Infeasible, NoPlanFound, nearest
-from planner.inputs import Effort, Kind
+from planner.inputs import DeviceGroup, Effort
 from planner.rounds import HydraStrategy, hydra
-from planner.search.task import Candidate, Search, laid_out
-from planner.shards import Links, Planned, Strategy, castable, separable
+from planner.search.task import Candidate, Search, lay_out_on
+from planner.shards import Links, Planned, Strategy, castable, separable_ties
 from plans.schema import Program
 from plans.timing import duration_us
 from profiles.schema import Task
@@ -25,7 +25,7 @@ Tried = Found | NoPlanFound
 """The same of one search, which time may have been up for."""
 
 
-def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
+def best_alone(asked: tuple[DeviceGroup, Task, int], effort: Effort) -> Found:
     """The best strategy found; NoPlanFound when time is up first.
 
     asked: the kind of devices, the task, and what it may have on the host.
@@ -44,7 +44,7 @@ def best(asked: tuple[Kind, Task, int], effort: Effort) -> Found:
     return found
 
 
-def baseline(kind: Kind, task: Task) -> Found:
+def baseline(kind: DeviceGroup, task: Task) -> Found:
     """The task as Hydra trains it."""
     try:
         strategy = hydra.choose(task, kind.device_bytes, kind.taken_bytes)
@@ -53,7 +53,7 @@ def baseline(kind: Kind, task: Task) -> Found:
     return Candidate(strategy, (hydra.program(strategy, Links.of(kind.device)),))
 
 
-def program_on(kind: Kind, strategy: Planned, task: Task) -> Program | None:
+def program_on(kind: DeviceGroup, strategy: Planned, task: Task) -> Program | None:
     """The program of a strategy on a kind of devices, where the task has other costs; None where
     the strategy does not fit."""
     if not any(batch.microbatch == strategy.costs.microbatch for batch in task.batches):
@@ -63,7 +63,7 @@ def program_on(kind: Kind, strategy: Planned, task: Task) -> Program | None:
         theirs = replace(strategy, costs=costs)
         return hydra.program(theirs, links) if theirs.device_bytes <= kind.device_bytes else None
     assert isinstance(strategy, Strategy)
-    made = laid_out(replace(strategy, costs=costs), links, kind.device_bytes)
+    made = lay_out_on(replace(strategy, costs=costs), links, kind.device_bytes)
     return made.program() if made else None
 
 
@@ -86,7 +86,7 @@ def _in_host(search: Search, effort: Effort) -> Tried:
 def _of_ties(search: Search, effort: Effort) -> Tried:
     """The best candidate with all ties joined, or with those apart that may be; the effort is
     shared."""
-    if separable(search.task) is None:
+    if separable_ties(search.task) is None:
         return _found(search, effort)
     half = replace(effort.limits, search_ops=effort.limits.search_ops // 2)
     effort, joined = replace(effort, limits=half), replace(search, apart=False)

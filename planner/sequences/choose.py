@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from planner.errors import Infeasible
 from planner.inputs import Effort, Layout
-from planner.packing import Asked, How
-from planner.pipelines import NO_ROOM, Estimate, ranked
+from planner.packing import How, LengthsTask
+from planner.pipelines import NO_ROOM, Estimate, rank_ways
 from planner.search import short_devices, short_host_for
 from planner.sequences.made import Made, lowered
 from planner.sequences.ways import (
     FINEST,
-    Trial,
+    CostedConfig,
     estimated,
     evenly,
     least_way,
@@ -36,7 +36,7 @@ class _Ranked:
     """A way to train and to pack, that is ranked. few: the steps by which it is judged; us: about
     how long they are in the mean."""
 
-    trial: Trial
+    trial: CostedConfig
     how: How
     few: Sequence[int]
     us: int
@@ -55,7 +55,7 @@ class _Ranked:
 class _Search:
     """Lives while a way is searched."""
 
-    def __init__(self, asked: Asked, effort: Effort) -> None:
+    def __init__(self, asked: LengthsTask, effort: Effort) -> None:
         self.asked, self.effort = asked, effort
         self.few = evenly(asked.steps, _SAMPLE)
         # The lengths of the samples of those by which estimates go.
@@ -83,9 +83,9 @@ class _Search:
 
     def _made(self, every: Sequence[_Ranked]) -> list[Made]:
         """The rounds of those that get some."""
-        return [made for _, made in ranked(every, self.effort) if not isinstance(made, str)]
+        return [made for _, made in rank_ways(every, self.effort) if not isinstance(made, str)]
 
-    def _packed(self, trial: Trial, hows: Sequence[How]) -> Iterator[_Ranked]:
+    def _packed(self, trial: CostedConfig, hows: Sequence[How]) -> Iterator[_Ranked]:
         """The ways to pack; in pipelines of one stage only those by which times differ."""
         seen = set[int]()
         for how in hows:
@@ -114,12 +114,12 @@ class Best(NamedTuple):
     made: Made
     judged: Made
     tried: Sequence[Made]
-    trials: Sequence[Trial]
+    trials: Sequence[CostedConfig]
     layouts: Sequence[Layout]
     laid_s: float
 
 
-def best(asked: Asked, jobs: int, effort: Effort) -> Best:
+def best_by_lengths(asked: LengthsTask, jobs: int, effort: Effort) -> Best:
     """The shortest way found; Infeasible where there is none."""
     search = _Search(asked, effort)
     found, needs = search.run(), list[int]()
@@ -135,7 +135,7 @@ def best(asked: Asked, jobs: int, effort: Effort) -> Best:
     raise _too_little(asked, min(needs, default=0))
 
 
-def _too_little(asked: Asked, need: int) -> Infeasible:
+def _too_little(asked: LengthsTask, need: int) -> Infeasible:
     """The error where no way fits: pipelines have no memory for the longest sample."""
     what = f"its longest sample has {asked.longest} tokens,"
     if need > asked.kind.device_bytes:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from planner.errors import Infeasible
 from planner.lowering import evaluating
-from planner.packing import Array, Asked, How, PipelineType, Pool, bucket, laid_out, loads
+from planner.packing import Array, How, LengthsTask, PipelineType, Pool, bucket, loads, pack_step
 from planner.search import Evaluations
 from planner.shards import Planned
 from plans import samples
@@ -25,7 +25,7 @@ _MOST = 8  # microbatches of a device in a round
 _BLOCK = 1024  # samples that are packed together: more would take longer, and pack no better
 
 
-def evaluations(asked: Asked, strategy: Planned, tables: Path) -> tuple[Program, Evaluations]:
+def evaluations(asked: LengthsTask, strategy: Planned, tables: Path) -> tuple[Program, Evaluations]:
     """The program that evaluates on the devices of a way to train, packed as is asked, and what a
     plan says of it; its table is in this folder. Microbatches are as large as the largest of
     training, or where a device has no memory for that as the longest sample; Infeasible where it
@@ -37,7 +37,7 @@ def evaluations(asked: Asked, strategy: Planned, tables: Path) -> tuple[Program,
 
 
 def _evaluations(
-    asked: Asked, strategy: Planned, tables: Path, most: int
+    asked: LengthsTask, strategy: Planned, tables: Path, most: int
 ) -> tuple[Program, Evaluations]:
     """The evaluation in microbatches of at most so many tokens."""
     how, devices, said = asked.hows[0], asked.devices, asked.task.evaluation_lengths
@@ -50,12 +50,12 @@ def _evaluations(
     return program, Evaluations(rounds, lengths, table)
 
 
-def _lengths(asked: Asked) -> Array:
+def _lengths(asked: LengthsTask) -> Array:
     assert asked.held_out is not None
     return asked.held_out.astype(np.int64)
 
 
-def _packed(asked: Asked, most: int, how: How) -> tuple[Array, int, Array]:
+def _packed(asked: LengthsTask, most: int, how: How) -> tuple[Array, int, Array]:
     """The microbatch of every sample, numbered through the rounds; the number of these; and the
     tokens and squares of each microbatch (2 x rounds x microbatches)."""
     lengths, devices = _lengths(asked), asked.devices
@@ -82,7 +82,7 @@ def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
     device, number = np.empty((2, len(lengths)), np.int64)
     counts = np.zeros(pool.pipelines, np.int64)
     for own in np.array_split(np.arange(len(lengths)), -(-len(lengths) // _BLOCK)):
-        step = laid_out(pool, lengths[own], how)
+        step = pack_step(pool, lengths[own], how)
         firsts = np.cumsum(step.counts) - step.counts
         device[own] = np.searchsorted(firsts, step.groups, side="right") - 1
         number[own] = step.groups + (counts - firsts)[device[own]]
@@ -90,7 +90,7 @@ def _places(pool: Pool, lengths: Array, how: How) -> tuple[Array, Array]:
     return device, number
 
 
-def _program(asked: Asked, strategy: Planned, held: Array, most: int, rounds: int) -> Program:
+def _program(asked: LengthsTask, strategy: Planned, held: Array, most: int, rounds: int) -> Program:
     """The program whose microbatches take what those of all rounds do in the mean; of the tokens
     and squares of each (2 x rounds x microbatches), padding has one."""
     task = asked.task

@@ -18,7 +18,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.lowering import PipelineRound
-from planner.rounds import Cycle, Emitter, Entry, Needs, Orders, settled
+from planner.rounds import Cycle, Emitter, Entry, Needs, Orders, steady_state
 from planner.shards import MicrobatchCost
 from plans.ops import OpName
 from plans.schema import Program, RoundKind
@@ -79,7 +79,7 @@ def cycle_of(full: PipelineRound, shape: Shape) -> Cycle:
     own = [microbatch_of(one.name) or 0 for one in kept]
     us = _times(np.array([[one[at].us for at in mine] for one in ends]), own, shape, left)
     kept = [one._replace(us=took) for one, took in zip(kept, us, strict=True)]
-    return Cycle(kept, left, settled(us, left.queues.values(), needs))
+    return Cycle(kept, left, steady_state(us, left.queues.values(), needs))
 
 
 def _times(ends: Array, own: Sequence[int], shape: Shape, orders: Orders) -> list[int]:
@@ -93,7 +93,7 @@ def _times(ends: Array, own: Sequence[int], shape: Shape, orders: Orders) -> lis
         return np.asarray(np.rint(us), np.int64)
 
     def period_us(ops: Array) -> int:
-        return settled(ops.tolist(), orders.queues.values(), orders.needs).period_us
+        return steady_state(ops.tolist(), orders.queues.values(), orders.needs).period_us
 
     mean, longer = took(shape.shares), 1.0
     if len(shape.some):

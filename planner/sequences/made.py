@@ -10,12 +10,12 @@ from msgspec import structs
 
 from planner.inputs import Effort
 from planner.lowering import PipelineRound, PipelineStrategy, store
-from planner.packing import Arrangement, Array, Asked, How, Pool, StepKind, arranged, bucket
+from planner.packing import Arrangement, Array, How, LengthsTask, Pool, StepKind, arranged, bucket
 from planner.pipelines import Sketch, all_fitted, beside, mode_program
 from planner.rounds import Entry
-from planner.search import Part
+from planner.search import StepRun
 from planner.sequences.kinds import Shape, with_kinds
-from planner.sequences.ways import FINEST, Trial
+from planner.sequences.ways import FINEST, CostedConfig
 from planner.shards import MicrobatchCost, TaskCosts
 from plans.schema import Program
 from plans.timing import duration_us, part
@@ -28,7 +28,7 @@ _SIMULATED = 1024  # tokens and squares of microbatches of some steps of a kind,
 class Made:
     """A way with its program for the steps that are arranged."""
 
-    trial: Trial
+    trial: CostedConfig
     how: How
     arrangement: Arrangement
     round: PipelineRound
@@ -78,13 +78,13 @@ class InTurn:
         return np.asarray(owner[np.argsort(np.concatenate(steps))])
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StepRun, ...]:
         """All steps in turn."""
-        found, begins = list[Part](), [0] * len(self.ways)
+        found, begins = list[StepRun](), [0] * len(self.ways)
         for number, run in groupby(self.which.tolist()):
             rounds, way = len(list(run)), self.ways[number]
             kinds = part(way.arrangement.turns, begins[number], rounds)
-            found.append(Part(way.program, rounds, kinds))
+            found.append(StepRun(way.program, rounds, kinds))
             begins[number] += rounds
         return tuple(found)
 
@@ -100,7 +100,7 @@ class InTurn:
 
 
 def lowered(
-    ways: Sequence[tuple[Trial, Sequence[int]]], how: How, jobs: int, effort: Effort
+    ways: Sequence[tuple[CostedConfig, Sequence[int]]], how: How, jobs: int, effort: Effort
 ) -> list[Made] | int:
     """Ways with their rounds for some steps each, of the same shards in the same modes; or the
     bytes that a device needs for them at least, 0 where the host has too little."""
@@ -126,7 +126,7 @@ def lowered(
 
 
 def _rounds(
-    asked: Asked, sketches: Sequence[Sketch], weights: Sequence[float], effort: Effort
+    asked: LengthsTask, sketches: Sequence[Sketch], weights: Sequence[float], effort: Effort
 ) -> list[PipelineRound] | int:
     """Full rounds in the same modes: the best ones, or those that hold least in the first; or the
     bytes that a device needs for them."""
@@ -149,7 +149,13 @@ def _rounds(
 
 
 def _made(
-    trial: Trial, how: How, laid: Arrangement, sketch: Sketch, full: PipelineRound, *, alone: bool
+    trial: CostedConfig,
+    how: How,
+    laid: Arrangement,
+    sketch: Sketch,
+    full: PipelineRound,
+    *,
+    alone: bool,
 ) -> Made:
     """The way with this full round, its program called by its layout beside others."""
     sizes = [spec.costs.microbatch for spec in sketch.pipelines]
@@ -168,7 +174,7 @@ def in_common(strategies: Sequence[PipelineStrategy]) -> PipelineStrategy:
     return replace(largest, costs=replace(largest.costs, count=len(each)), each=tuple(each))
 
 
-def _sketch(trial: Trial, laid: Arrangement) -> Sketch:
+def _sketch(trial: CostedConfig, laid: Arrangement) -> Sketch:
     """The full round of a way whose steps are arranged."""
     asked, depths = trial.asked, trial.way.layout.depths
     batches = [*_batches(trial, laid.kinds)]
@@ -177,7 +183,7 @@ def _sketch(trial: Trial, laid: Arrangement) -> Sketch:
     return found
 
 
-def _batches(trial: Trial, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
+def _batches(trial: CostedConfig, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
     """The pipelines of the full round, whose microbatches take what those of all kinds do in the
     mean. Those of one depth have equally many bytes, so that they have the same stages. The bytes
     of the deepest do for the longest sample of an evaluation."""
@@ -197,7 +203,7 @@ def _batches(trial: Trial, kinds: Sequence[StepKind]) -> Iterator[TaskCosts]:
 
 
 def _shape(
-    asked: Asked, full: PipelineRound, kind: StepKind, largest: StepKind, own: Sequence[int]
+    asked: LengthsTask, full: PipelineRound, kind: StepKind, largest: StepKind, own: Sequence[int]
 ) -> Shape:
     """A kind of rounds: of each pipeline the first microbatches of the full round, of its own
     size."""

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from planner.packing import How, PipelineType, Pool, laid_out
+from planner.packing import How, PipelineType, Pool, pack_step
 from planner.sequences.intervals import Array, Offer, divided
 
 Counts = tuple[int, ...]
@@ -27,7 +27,7 @@ def best_mix(
     @cache
     def us(counts: Counts) -> int:
         pool = _pool(offers, counts)
-        return sum(max(laid_out(pool, own, how).us) for own in steps) // len(steps)
+        return sum(max(pack_step(pool, own, how).us) for own in steps) // len(steps)
 
     def able(counts: Counts) -> bool:
         return any(n and one.longest >= longest for n, one in zip(counts, offers, strict=True))

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bounds import compute_us, dispatch_us
-from planner.inputs import Effort, Kind, Problem
+from planner.inputs import DeviceGroup, Effort, Problem
 from planner.lowering import PipelineStrategy
-from planner.packing import PACKINGS, Asked, How, write_table
+from planner.packing import PACKINGS, How, LengthsTask, write_table
 from planner.search import Candidate, Evaluations, Packed
-from planner.sequences.choose import Best, best
+from planner.sequences.choose import Best, best_by_lengths
 from planner.sequences.evaluations import evaluations
 from planner.sequences.made import InTurn, Made, in_common
 from planner.sequences.switching import switched
@@ -24,7 +24,7 @@ def planned(
     problem: Problem,
     tables: Path,
     jobs: int,
-    given: tuple[Kind, Task, int],
+    given: tuple[DeviceGroup, Task, int],
     lengths: Sequence[NDArray[np.uint32]],
     devices: int,
     effort: Effort,
@@ -37,14 +37,14 @@ def planned(
     """
     kind, task, host_bytes = given
     own, held, *_ = *lengths, None
-    asked = Asked(
+    asked = LengthsTask(
         *(task, own, kind, host_bytes, problem.done.get(task.name, 0)),
         held_out=held,
         devices=devices,
         layout=problem.layout,
         hows=_hows(problem, task),
     )
-    one = best(asked, jobs, effort)
+    one = best_by_lengths(asked, jobs, effort)
     found = InTurn([one.made])
     on_a_node = devices <= (kind.node or devices)  # state stays there
     if len(problem.tasks) == 1 and not problem.layout and on_a_node:
@@ -72,7 +72,7 @@ def _hows(problem: Problem, task: Task) -> tuple[How, ...]:
 
 def _packed(
     problem: Problem,
-    asked: Asked,
+    asked: LengthsTask,
     found: InTurn,
     strategy: PipelineStrategy,
     tables: Path,
@@ -93,7 +93,7 @@ def _packed(
     return Packed(turns, said, table, least, found.parts if several else (), evaluated)
 
 
-def _alternatives(asked: Asked, found: InTurn, best: Best) -> list[Alternative]:
+def _alternatives(asked: LengthsTask, found: InTurn, best: Best) -> list[Alternative]:
     """All that got rounds, those that are in the plan first."""
     pair = found.ways if len(found.ways) > 1 else ()
     least = best.judged.us * found.us / best.made.us
@@ -104,13 +104,13 @@ def _alternatives(asked: Asked, found: InTurn, best: Best) -> list[Alternative]:
     return sorted(told, key=lambda one: (one.why_not != "", one.period_us))
 
 
-def _steps(asked: Asked, one: Made) -> str:
+def _steps(asked: LengthsTask, one: Made) -> str:
     """The steps of one of several ways."""
     longest = max(int(asked.step(number).max()) for number in one.arrangement.steps)
     return f", {one.steps:,} steps of at most {longest:,} tokens"
 
 
-def _alternative(asked: Asked, one: Made, why_not: str = "", said: str = "") -> Alternative:
+def _alternative(asked: LengthsTask, one: Made, why_not: str = "", said: str = "") -> Alternative:
     way, strategy = one.trial.way, one.round.strategy
     return Alternative(
         task=asked.task.name,

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from planner.bounds import samples_us
 from planner.inputs import Effort, Layout
-from planner.packing import Array, Asked, How, in_turn
+from planner.packing import Array, How, LengthsTask, cheapest_sequence
 from planner.sequences.choose import Best
 from planner.sequences.made import InTurn, lowered
-from planner.sequences.ways import Trial, estimated, evenly
+from planner.sequences.ways import CostedConfig, estimated, evenly
 
 _LIMITS = 4  # on the longest sample that are tried
 _FEW = 12  # steps by which ways are judged, of those within the limit and of the others
@@ -38,12 +38,12 @@ class Pair:
     """Two ways, of which the first holds any step. which: the way of every step. us: about the time
     of all steps."""
 
-    ways: tuple[Trial, Trial]
+    ways: tuple[CostedConfig, CostedConfig]
     which: Array
     us: float
 
 
-def switched(asked: Asked, one: Best, jobs: int, effort: Effort) -> InTurn:
+def switched(asked: LengthsTask, one: Best, jobs: int, effort: Effort) -> InTurn:
     """This way for all steps, or two in turn where that is shorter by more than a hundredth. Pairs
     are left that there is no time to lay out."""
     best, steps = InTurn([one.made]), np.array(asked.steps)
@@ -65,7 +65,7 @@ def _us(found: InTurn) -> int:
     return found.us + _STARTS_US * len(found.parts)
 
 
-def _pairs(asked: Asked, one: Best, effort: Effort) -> list[Pair]:
+def _pairs(asked: LengthsTask, one: Best, effort: Effort) -> list[Pair]:
     """The best pair of each limit, if it seems worth it, the shortest first."""
     longest = np.array([asked.step(number).max() for number in asked.steps])
     found = list[Pair]()
@@ -76,7 +76,7 @@ def _pairs(asked: Asked, one: Best, effort: Effort) -> list[Pair]:
     return sorted(found, key=lambda pair: pair.us)
 
 
-def _limits(trials: Sequence[Trial], longest: Array) -> list[int]:
+def _limits(trials: Sequence[CostedConfig], longest: Array) -> list[int]:
     """The limits that are tried: what pipelines hold, and quantiles."""
     held = {most for trial in trials for most in trial.way.most.values()}
     values = np.unique(longest)[:-1]
@@ -86,7 +86,9 @@ def _limits(trials: Sequence[Trial], longest: Array) -> list[int]:
     return [found[at] for at in places] if found else []
 
 
-def _limited(asked: Asked, one: Best, within: NDArray[np.bool_], effort: Effort) -> Iterator[Pair]:
+def _limited(
+    asked: LengthsTask, one: Best, within: NDArray[np.bool_], effort: Effort
+) -> Iterator[Pair]:
     """Pairs for steps within a limit and the others that seem worth it."""
     steps, how, alone = np.array(asked.steps), one.made.how, one.made.trial
     samples = [
@@ -94,7 +96,7 @@ def _limited(asked: Asked, one: Best, within: NDArray[np.bool_], effort: Effort)
         for own in (within, ~within)
     ]
 
-    def took(trial: Trial) -> Floats:
+    def took(trial: CostedConfig) -> Floats:
         """About how long each step takes in a way that holds any."""
         return np.where(within, *(float(trial.step_us(own, how)) for own in samples))
 
@@ -114,9 +116,11 @@ def _limited(asked: Asked, one: Best, within: NDArray[np.bool_], effort: Effort)
                 yield Pair((first, other), which, total)
 
 
-def _firsts(trials: Sequence[Trial], steps: Sequence[Array], how: How) -> Iterable[Trial]:
+def _firsts(
+    trials: Sequence[CostedConfig], steps: Sequence[Array], how: How
+) -> Iterable[CostedConfig]:
     """The best way of each mix for these steps."""
-    best: dict[Layout, Trial] = {}
+    best: dict[Layout, CostedConfig] = {}
     for trial in sorted(trials, key=lambda trial: trial.step_us(steps, how)):
         best.setdefault(trial.way.layout, trial)
     return best.values()
@@ -134,7 +138,7 @@ def _total(
 def assigned(costs: Floats, begins: Sequence[int]) -> tuple[Array, float]:
     """The way of every step by what it takes in each, and what a run of steps of a way takes
     besides; and what all take."""
-    which = in_turn(costs, np.array(begins))
+    which = cheapest_sequence(costs, np.array(begins))
     runs = which[np.flatnonzero(np.diff(which, prepend=-1))]
     total = costs[np.arange(len(costs)), which].sum() + np.array(begins)[runs].sum()
     return which, float(total)

@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.inputs import Effort, Layout, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
-from planner.packing import Array, Asked, Curve, How, PipelineType, Pool, bucket, laid_out
+from planner.packing import Array, Curve, How, LengthsTask, PipelineType, Pool, bucket, pack_step
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
 from planner.sequences.intervals import Offer
 from planner.sequences.mixes import best_mix
@@ -41,7 +41,7 @@ def evenly(steps: Sequence[int], most: int) -> list[int]:
     return [int(steps[at]) for at in places.astype(int).tolist()]
 
 
-class Way(NamedTuple):
+class PipelineConfig(NamedTuple):
     """most: the most tokens of a microbatch, by the depth of its pipeline."""
 
     layout: Layout
@@ -53,7 +53,7 @@ class Way(NamedTuple):
         return sorted(Counter(self.layout.depths).items(), reverse=True)
 
 
-def ways(asked: Asked, allowed: Sequence[Layout], effort: Effort) -> Iterator[Way]:
+def ways(asked: LengthsTask, allowed: Sequence[Layout], effort: Effort) -> Iterator[PipelineConfig]:
     """All that are looked at."""
     longest = bucket(asked.longest)
     fits, sizes = _sizes(
@@ -69,11 +69,11 @@ def ways(asked: Asked, allowed: Sequence[Layout], effort: Effort) -> Iterator[Wa
                     most[depth] = max(most[depth], longest)
             if most not in seen:
                 seen.append(most)
-                yield Way(layout, most)
+                yield PipelineConfig(layout, most)
 
 
 def _sizes(
-    asked: Asked, depths: Sequence[int], effort: Effort
+    asked: LengthsTask, depths: Sequence[int], effort: Effort
 ) -> tuple[dict[int, int], list[dict[int, int]]]:
     """The most tokens of a microbatch that pipelines of each depth have memory for; and those that
     are tried: parts and multiples of the longest sample, and the most whose graphs can stay."""
@@ -89,7 +89,7 @@ def _sizes(
     ]
 
 
-def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layout]:
+def proposed(asked: LengthsTask, steps: Sequence[Array], effort: Effort) -> list[Layout]:
     """The layouts that are looked at on so many devices: all of a few, and of many those that seem
     best with each size of microbatches for some steps; and equal pipelines."""
     devices = asked.devices
@@ -106,7 +106,7 @@ def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layou
             if depth == depths[-1]:
                 most = max(most, min(fits[depth], bucket(asked.longest)))
             trial = (
-                tried(asked, Way(Layout.beside([depth]), {depth: most}), 1, effort)
+                tried(asked, PipelineConfig(Layout.beside([depth]), {depth: most}), 1, effort)
                 if most
                 else None
             )
@@ -121,21 +121,23 @@ def proposed(asked: Asked, steps: Sequence[Array], effort: Effort) -> list[Layou
     return list(dict.fromkeys(found))
 
 
-def least_way(asked: Asked, layout: Layout) -> Way:
+def least_way(asked: LengthsTask, layout: Layout) -> PipelineConfig:
     """The one that needs least memory: only the deepest pipelines take long samples."""
     most = dict.fromkeys(layout.depths, ALIGNMENT)
-    return Way(layout, most | {layout.depth: bucket(asked.longest)})
+    return PipelineConfig(layout, most | {layout.depth: bucket(asked.longest)})
 
 
 def most_tokens(
-    asked: Asked, depth: int, wanted: int, effort: Effort, *, saved: bool = False
+    asked: LengthsTask, depth: int, wanted: int, effort: Effort, *, saved: bool = False
 ) -> int:
     """The most tokens, of so many that are wanted, of a microbatch that so many stages have memory
     for; 0 where there is none. saved: while all graphs stay on the devices."""
     layout, most = Layout.beside([depth]), wanted // ALIGNMENT
 
     def fits(units: int) -> bool:
-        trial = thrifty(asked, Way(layout, {depth: units * ALIGNMENT}), effort, saved=saved)
+        trial = thrifty(
+            asked, PipelineConfig(layout, {depth: units * ALIGNMENT}), effort, saved=saved
+        )
         if trial is None:
             return False
         return PipelineRound(trial.strategy, asked.links).device_bytes <= asked.kind.device_bytes
@@ -146,12 +148,12 @@ def most_tokens(
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class CostedConfig:
     """A way with a strategy for its steps. pieces: shards of each stage. passes: their order, which
     is not that of the strategy: by it ways are told apart before there are rounds."""
 
-    asked: Asked
-    way: Way
+    asked: LengthsTask
+    way: PipelineConfig
     pieces: int
     strategy: PipelineStrategy
     passes: Passes = _FIRST
@@ -176,7 +178,7 @@ class Trial:
 
     def step_us(self, steps: Sequence[Array], how: How) -> int:
         """About how long such steps are in the mean: their passes, and what is sent."""
-        laid = (laid_out(self.pool, lengths, how) for lengths in steps)
+        laid = (pack_step(self.pool, lengths, how) for lengths in steps)
         return sum(max(step.us) for step in laid) // len(steps) + self.sent_us
 
     @property
@@ -197,8 +199,8 @@ class Trial:
 
 
 def estimated(
-    asked: Asked, layouts: Sequence[Layout], pieces: Sequence[int], effort: Effort
-) -> Iterator[Trial]:
+    asked: LengthsTask, layouts: Sequence[Layout], pieces: Sequence[int], effort: Effort
+) -> Iterator[CostedConfig]:
     """All ways in these layouts with so many shards of a stage, one at least until time is up."""
     found = False
     for way, shards in product(ways(asked, layouts, effort), pieces):
@@ -209,22 +211,26 @@ def estimated(
             yield trial
 
 
-def tried(asked: Asked, way: Way, pieces: int, effort: Effort) -> Trial | None:
+def tried(
+    asked: LengthsTask, way: PipelineConfig, pieces: int, effort: Effort
+) -> CostedConfig | None:
     """A way in the modes that seem best for a few microbatches; None where there are none."""
     program = _program(asked, way, pieces)
     chosen = program.chosen(effort) if program else None
-    return Trial(asked, way, pieces, chosen.strategy) if chosen else None
+    return CostedConfig(asked, way, pieces, chosen.strategy) if chosen else None
 
 
-def thrifty(asked: Asked, way: Way, effort: Effort, *, saved: bool = False) -> Trial | None:
+def thrifty(
+    asked: LengthsTask, way: PipelineConfig, effort: Effort, *, saved: bool = False
+) -> CostedConfig | None:
     """A way in the modes that hold least, or those of them in which graphs stay; None where the
     host has no memory for them."""
     program = _program(asked, way, FINEST)
     found = program.thrifty(effort, saved=saved) if program else None
-    return Trial(asked, way, FINEST, found) if found else None
+    return CostedConfig(asked, way, FINEST, found) if found else None
 
 
-def otherwise(trial: Trial) -> Iterator[Trial]:
+def otherwise(trial: CostedConfig) -> Iterator[CostedConfig]:
     """The same with passes in other orders, where there are pipelines of several stages."""
     if trial.way.layout.depth == 1:
         return
@@ -233,7 +239,9 @@ def otherwise(trial: Trial) -> Iterator[Trial]:
             yield replace(trial, passes=passes)
 
 
-def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> ModeProgram | None:
+def _program(
+    asked: LengthsTask, way: PipelineConfig, pieces: int, passes: Passes = _FIRST
+) -> ModeProgram | None:
     """The program that chooses the modes; None where pipelines have more stages than there are
     layers."""
     depths = way.layout.depths
@@ -244,7 +252,7 @@ def _program(asked: Asked, way: Way, pieces: int, passes: Passes = _FIRST) -> Mo
     return mode_program(sketch.strategy, asked.links, asked.kind.device_bytes, asked.host_bytes)
 
 
-def _curve(asked: Asked, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
+def _curve(asked: LengthsTask, strategy: PipelineStrategy, devices: range, most: int) -> Curve:
     """The longest of these stages, by a microbatch as full as they can be, of usual sequences."""
     curves = asked.curves(most, partial(_stages_us, strategy, devices))
     usual = min(most, asked.spread)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from planner.errors import Infeasible
 from planner.shards.shard_cost import Links, MicrobatchCost, ShardCost
-from planner.shards.ties import Group, held_gradients, separable
+from planner.shards.ties import Group, held_gradients, separable_ties
 from profiles.codec import align
 from profiles.schema import Layer, LayerCost, Task, Time
 
@@ -105,7 +105,7 @@ class TaskCosts:
     @cached_property
     def group(self) -> Group | None:
         """The tied layers that are planned apart."""
-        return separable(self.task) if self.apart else None
+        return separable_ties(self.task) if self.apart else None
 
     @property
     def tie_bytes(self) -> int:
@@ -294,7 +294,7 @@ def castable(task: Task, links: "Links") -> bool:
     )
 
 
-def sizes(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCosts]:
+def microbatch_costs(task: Task, *, apart: bool = False, cast: bool = False) -> list[TaskCosts]:
     """Costs at every measured microbatch size that can be planned, the largest first."""
     found = [TaskCosts(task, cost.microbatch, apart, cast) for cost in task.batches[::-1]]
     planned = [costs for costs in found if costs.plannable]

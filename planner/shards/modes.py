@@ -151,7 +151,7 @@ def modes_of(shard: ShardCost, place: Place) -> Iterator[Mode]:
                     yield mode
 
 
-def settled(shard: ShardCost, mode: Mode, place: Place) -> Mode:
+def nearest_mode(shard: ShardCost, mode: Mode, place: Place) -> Mode:
     """The mode, or the nearest one that is possible for this shard."""
     allowed = holdings(shard)
     if mode.held not in allowed:

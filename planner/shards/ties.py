@@ -28,7 +28,7 @@ class Group(NamedTuple):
         return "owner" if first <= self.layers[0] < end else "holder"
 
 
-def separable(task: Task) -> Group | None:
+def separable_ties(task: Task) -> Group | None:
     """The group that may be apart: of those that were measured the one with most layers between."""
     if not task.tie_bytes:
         return None
@@ -38,7 +38,7 @@ def separable(task: Task) -> Group | None:
 
 def untied(task: Task) -> Task:
     """The task without that group, which costs less than either way to plan it."""
-    group = separable(task)
+    group = separable_ties(task)
     if group is None:
         return task
     pairs = zip(task.ties, task.tie_bytes, strict=True)

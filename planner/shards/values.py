@@ -73,7 +73,7 @@ class Value(NamedTuple):
     number: int = 0
 
 
-def placed(space: int | str, name: str) -> str:
+def buffer_name(space: int | str, name: str) -> str:
     """The name of the buffer of a value: on a device with its number in front."""
     return name if space == "host" else f"{space}/{name}"
 
@@ -84,7 +84,7 @@ def pack(sizes: Iterable[tuple[str, int]], space: str = str(DEVICE)) -> tuple[Bu
     offset = 0
     for name, size in sizes:
         if size:
-            buffers.append(Buffer(placed(space, name), space, offset, align(size)))
+            buffers.append(Buffer(buffer_name(space, name), space, offset, align(size)))
             offset += align(size)
     return tuple(buffers)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import structs
 
 from planner.errors import Infeasible
-from planner.inputs import Effort, Kind, Objective, Policy, Problem, Want
+from planner.inputs import DeviceGroup, Effort, Objective, Policy, Problem, Want
 from planner.lowering import share_us
 from planner.search import Candidate, Packed
 from planner.timetable.initial import initial
@@ -109,7 +109,11 @@ def jobs_of(problem: Problem, chosen: Sequence[Way]) -> list[Job]:
 
 
 def _run(
-    task: Task, program: Program, evaluates: Program | None, kind: Kind, packed: Packed | None
+    task: Task,
+    program: Program,
+    evaluates: Program | None,
+    kind: DeviceGroup,
+    packed: Packed | None,
 ) -> Run:
     """With evaluations, of whose time each round has a share. Rounds of several kinds each last
     their mean."""

@@ -50,7 +50,7 @@ def columns_of(problem: Problem, task: Task, way: Way, *, free: bool = False) ->
     return made
 
 
-def least_us(
+def schedule_bound_us(
     problem: Problem, ways: Sequence[Sequence[Way]], effort: Effort, *, free: bool = False
 ) -> int:
     """A lower bound on any schedule of the tasks by these strategies, even if a task could have
@@ -69,7 +69,7 @@ def least_us(
     return least
 
 
-def settled(problem: Problem, ways: Sequence[Sequence[W]], effort: Effort) -> list[W]:
+def choose_programs(problem: Problem, ways: Sequence[Sequence[W]], effort: Effort) -> list[W]:
     """One strategy for every task, which it keeps on all kinds of devices: those that let all tasks
     end soonest, or where there are too many to say so, those by which the program trains most of
     each task. Where some are for several devices at once, the choice whose timetable is best."""

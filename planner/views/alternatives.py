@@ -18,7 +18,7 @@ def describe_alternatives(plan: Plan, task: str | None = None) -> str:
     what was left for its bound."""
     sections, looked_at = [], plan.solver.looked_at
     for name in [one.name for one in plan.tasks] if task is None else [task]:
-        if mine := ranked(plan, name):
+        if mine := ranked_alternatives(plan, name):
             count = len(mine)
             head = f"{name}: {count} of {looked_at.get(name, count)} way(s) to train it"
             rows = listed(_HEAD, list(map(_row, mine)), _MOST, "; --json has all")
@@ -32,7 +32,7 @@ def describe_alternatives(plan: Plan, task: str | None = None) -> str:
     return "\n\n".join(sections)
 
 
-def ranked(plan: Plan, task: str | None = None) -> list[Alternative]:
+def ranked_alternatives(plan: Plan, task: str | None = None) -> list[Alternative]:
     """Those of all tasks, or of one: the one that was taken, then the simulated ones by period,
     then the others by bound."""
     known_task(plan, task)

@@ -37,13 +37,13 @@ from planner.bounds.task import task_bounds
 from planner.builder import build
 from planner.estimate.models import MODELS, Model
 from planner.estimate.profile import Spec, estimate
-from planner.exploring import wanted
+from planner.exploring import candidate_widths
 from planner.inputs.problem import Effort, Problem
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import shapes_of
 from planner.shards.costs import TaskCosts
 from planner.timetable.assign_jobs import jobs_of, timetable
-from planner.timetable.choice import least_us, settled
+from planner.timetable.choice import choose_programs, schedule_bound_us
 from planner.timetable.jobs import makespan
 from planner.timetable.list_schedule import longest_remaining
 from plans.prediction import Prediction
@@ -208,7 +208,7 @@ def gangs(name: str, problem: Problem, percent: int, seconds: float, jobs: int) 
     """What such programs on several devices would gain, and whether that is near their bound."""
     effort = Effort(time.monotonic() + seconds, 0)
     effort = replace(effort, limits=effort.limits.among(len(shapes_of(problem))))
-    asked = wanted(problem, task_bounds(problem, effort, jobs), effort)
+    asked = candidate_widths(problem, task_bounds(problem, effort, jobs), effort)
     searches = Searches(problem, jobs=jobs)
     searches.run([task.name for task in problem.tasks], (), effort)
     ways = [
@@ -216,10 +216,10 @@ def gangs(name: str, problem: Problem, percent: int, seconds: float, jobs: int) 
         for task, own in zip(problem.tasks, searches.ways, strict=True)
     ]
     begun = time.process_time()
-    chosen = settled(problem, ways, effort)
-    floor = least_us(problem, [[one] for one in chosen], effort)
+    chosen = choose_programs(problem, ways, effort)
+    floor = schedule_bound_us(problem, [[one] for one in chosen], effort)
     end = max(one.end_us for one in timetable(problem, chosen, floor, "gantry", effort))
-    spent, bound = time.process_time() - begun, least_us(problem, ways, effort)
+    spent, bound = time.process_time() - begun, schedule_bound_us(problem, ways, effort)
     wide = [
         (task.name, one.program.devices) for task, one in zip(problem.tasks, chosen, strict=True)
     ]

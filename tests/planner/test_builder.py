@@ -14,7 +14,7 @@ from support.searches import QUICK
 from planner import Infeasible, Problem, build
 from planner.inputs import Layout
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Kind, Policy, Want
+from planner.inputs.problem import DeviceGroup, Effort, Policy, Want
 from planner.search.task import Candidate
 from plans.order import waiting
 from plans.schema import Plan
@@ -217,7 +217,7 @@ def test_tasks_on_several_devices_wait_on_the_disk() -> None:
 
 
 def nothing(
-    asked: tuple[Kind, Task, int], devices: int, effort: Effort, **wishes: object
+    asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort, **wishes: object
 ) -> Candidate:
     """A search for programs on several devices that finds none."""
     raise Infeasible("none", resource="other")
@@ -227,7 +227,7 @@ def nothing(
 def test_gangs_are_taken_only_where_they_help(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of random problems are never longer than without."""
     plan = built(seed, "gantry")
-    monkeypatch.setattr("planner.builder.best", nothing)
+    monkeypatch.setattr("planner.builder.best_pipeline", nothing)
     if plan:
         alone = build(problem(seed), profile_sha256=HASH)
         assert plan.prediction.makespan_us <= alone.prediction.makespan_us * 1.0001

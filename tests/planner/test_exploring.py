@@ -13,14 +13,14 @@ from support.texts import text_task
 
 from planner import Problem
 from planner.bounds.task import TaskBound, task_bounds
-from planner.exploring import Guess, _told, explore, wanted
-from planner.inputs.problem import Effort, Kind, Want
+from planner.exploring import Guess, _told, candidate_widths, explore
+from planner.inputs.problem import DeviceGroup, Effort, Want
 from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
 from planner.search.task import Wide
 from planner.search.variants import Found
 from planner.timetable.assign_jobs import timetable
-from planner.timetable.choice import settled
+from planner.timetable.choice import choose_programs
 from plans.schema import Lengths, Memory, Op, Program
 from profiles.schema import Task
 
@@ -31,7 +31,7 @@ def longest_first(devices: int, steps: list[int], **wishes: object) -> list[tupl
     """The tasks that are wanted on several devices, and on how many, where a step takes 1 ms."""
     asked = replace(of_steps(devices, steps), **wishes)  # type: ignore[arg-type]
     bounds = [{(0, 1): TaskBound({"compute": 1_000})} for _ in steps]
-    return [(one.task, one.devices) for one in wanted(asked, bounds, effort())]
+    return [(one.task, one.devices) for one in candidate_widths(asked, bounds, effort())]
 
 
 def test_only_tasks_that_hold_up_the_rest_are_wanted_on_several_devices() -> None:
@@ -55,7 +55,7 @@ def test_every_task_is_wanted_where_other_ends_count_than_the_last() -> None:
 def test_a_task_that_waits_for_copies_is_wanted_on_several_devices() -> None:
     """Its step takes far longer than it computes, which more memory may spare."""
     bounds = [{(0, 1): TaskBound({"compute": 9, "phase": us})} for us in (10**6, 9)]
-    names = {one.task for one in wanted(of_steps(2, [100, 10]), bounds, effort())}
+    names = {one.task for one in candidate_widths(of_steps(2, [100, 10]), bounds, effort())}
     assert names == {"t0"}
 
 
@@ -65,7 +65,7 @@ class Counted:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def __call__(self, asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+    def __call__(self, asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:
         self.asked.append((asked[1].name, devices))
         return gangs.pipelines(asked, devices, effort)
 
@@ -81,7 +81,7 @@ def uneven(long: int, devices: int = 3) -> Problem:
 
 def end_us(problem: Problem, ways: Ways) -> int:
     """The end of the timetable of the strategies that are taken."""
-    chosen = settled(problem, ways, effort())
+    chosen = choose_programs(problem, ways, effort())
     segments = timetable(problem, chosen, 0, "gantry", effort())
     return max(segment.end_us for segment in segments)
 
@@ -95,7 +95,7 @@ def test_fewer_searches_end_about_as_soon_as_all_that_are_wanted(long: int) -> N
     few, every = Counted(), Counted()
     some, all_ = Searches(asked, few), Searches(asked, every)
     explore(asked, some, bounds, effort())
-    all_.run([t.name for t in asked.tasks], wanted(asked, bounds, effort()), effort())
+    all_.run([t.name for t in asked.tasks], candidate_widths(asked, bounds, effort()), effort())
     now, best = (end_us(asked, one.ways) for one in (some, all_))
     assert now * (effort().limits.wide_near - 1) <= best * effort().limits.wide_near
     assert len(few.asked) < len(every.asked)

@@ -15,7 +15,16 @@ import profiles
 from planner import NoPlanFound, Problem, build
 from planner.inputs.whatif import only_microbatch, override
 from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
-from planner.sweep_table import Line, Outcome, Row, Sweep, figure, side_by_side, table, to_json
+from planner.sweep_table import (
+    Line,
+    Sweep,
+    SweepOutcome,
+    SweepRow,
+    figure,
+    side_by_side,
+    table,
+    to_json,
+)
 from plans.schema import Op, Plan, Program, RoundKind, Segment
 from plans.timing import device_times, longest, step_us
 from profiles.errors import FormatError
@@ -158,8 +167,8 @@ def swept() -> Sweep:
     return sweep(batches(), [6 * MIB, 12 * MIB, MIB, 32 * MIB], [(SLOW, SLOW), (4 * GB, 4 * GB)])
 
 
-def lines(of: Sweep) -> list[list[Row]]:
-    found: dict[Line, list[Row]] = {}
+def lines(of: Sweep) -> list[list[SweepRow]]:
+    found: dict[Line, list[SweepRow]] = {}
     for row in of.rows:
         found.setdefault(row.line, []).append(row)
     return list(found.values())
@@ -222,10 +231,10 @@ def made(*steps: int | None) -> Sweep:
     """A line of budgets 1, 2, ... GiB with these step times, None where there is no plan."""
     line = Line(GB, GB, None)
     rows = [
-        Row(
+        SweepRow(
             line,
             (i + 1) << 30,
-            (us and Outcome(us, "h2d", 0.9, 0.1, 1, 1)) or None,
+            (us and SweepOutcome(us, "h2d", 0.9, 0.1, 1, 1)) or None,
             "infeasible: x",
         )
         for i, us in enumerate(steps)

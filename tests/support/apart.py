@@ -4,7 +4,7 @@ from msgspec import structs
 from support import synthetic
 
 from planner.builder import assemble, certified
-from planner.inputs.problem import Effort, Kind, Problem
+from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.lowering import PipelineStrategy
 from planner.lowering.round import DeviceRound
 from planner.search.local_search import resettled
@@ -59,4 +59,4 @@ def synthetic_task(ties: tuple[tuple[int, ...], ...], **options: int) -> Task:
 
 def problem(task: Task, device_bytes: int = 1 << 30) -> Problem:
     machine = synthetic.machine(usable_bytes=1 << 40, bytes_per_s=1 << 30)
-    return Problem((Kind("cpu", (task,), machine.devices[0], 1, device_bytes),), 1 << 40)
+    return Problem((DeviceGroup("cpu", (task,), machine.devices[0], 1, device_bytes),), 1 << 40)

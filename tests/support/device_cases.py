@@ -17,7 +17,7 @@ from executor.driver import Options, Result
 from executor.workload.task import Task
 from planner import Problem
 from planner.inputs import Layout
-from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
+from planner.lowering import PipelineRound, PipelineStrategy, executable, splittable
 from planner.orders import Order, Places
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
@@ -61,7 +61,7 @@ class Case:
             _possible(one, shard.tie, shard is shards[-1])
             for one, shard in zip(each, shards, strict=True)
         )
-        passes = whole(order(spread(places, self.microbatches)), count - 1, separable(shards))
+        passes = executable(order(spread(places, self.microbatches)), count - 1, splittable(shards))
         layout = Layout((1,) * len(passes))
         made = PipelineStrategy(costs, tuple(range(count + 1)), modes, passes, layout, "any")
         homes = list(made.homes)

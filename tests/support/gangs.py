@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from planner.inputs.problem import Effort, Kind, Problem
+from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.search.task import Candidate
-from planner.search.variants import Found, best
+from planner.search.variants import Found, best_alone
 from plans.schema import Program
 from profiles.schema import Task
 from tests.support import synthetic
@@ -43,7 +43,7 @@ def wider(way: Candidate, devices: int, percent: int) -> Candidate:
     return replace(way, programs=programs)
 
 
-def pipelines(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+def pipelines(asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:
     """A search for programs on several devices, which are as much quicker, less a twentieth."""
-    found = best(asked, effort)
+    found = best_alone(asked, effort)
     return wider(found, devices, 5) if isinstance(found, Candidate) else found

@@ -10,15 +10,15 @@ from support.apart import alone
 
 from planner.errors import Infeasible
 from planner.inputs import Layout
-from planner.lowering import PipelineRound, PipelineStrategy, separable, whole
+from planner.lowering import PipelineRound, PipelineStrategy, executable, splittable
 from planner.orders import (
     NAMED,
     Cost,
+    DeviceRows,
     InvalidOrder,
     Order,
     Pipeline,
     Places,
-    Rows,
     ranked_schedule,
     ranking_of,
     share,
@@ -69,11 +69,11 @@ def piped(
     resident."""
     costs = TaskCosts(task, microbatch, apart=bool(task.tie_bytes))
     shards = [costs.shard(*pair) for pair in pairwise(cuts)]
-    halves = separable(shards) if named == "zero-bubble" else frozenset[int]()
+    halves = splittable(shards) if named == "zero-bubble" else frozenset[int]()
     devices = 1 + max(max(own) for own in places)
     order = NAMED[named](_pipeline(shards, halves, devices, costs.microbatches), places)
     made = tuple(modes) or (STAYS,) * len(shards)
-    order = whole(order, len(shards) - 1, halves)
+    order = executable(order, len(shards) - 1, halves)
     return PipelineStrategy(costs, cuts, made, order, Layout(((1,) * devices,)), named)
 
 
@@ -110,10 +110,10 @@ def _drawn(rng: Random, least: int, most: int) -> PipelineStrategy:
     inner = cut_points(task, apart=True)[1:-1]
     cuts = (0, *sorted(rng.sample(inner, rng.randint(0, len(inner)))), layers)
     shards = [costs.shard(*pair) for pair in pairwise(cuts)]
-    halves = separable(shards) if rng.random() < 0.6 else frozenset[int]()
+    halves = splittable(shards) if rng.random() < 0.6 else frozenset[int]()
     devices = rng.randint(least, most)
     order = _order(rng, shards, halves, costs.microbatches, devices)
-    order = whole(order, len(shards) - 1, halves)
+    order = executable(order, len(shards) - 1, halves)
     layout = Layout(((1,) * len(order),))
     found = PipelineStrategy(costs, cuts, (STAYS,) * len(shards), order, layout, "drawn")
     choices = Choices(found, LINKS)
@@ -161,7 +161,7 @@ def _order(
     named = rng.choice([*NAMED, "", ""])
     if named:
         return NAMED[named](pipeline, tuple(places))
-    rows: Rows = tuple(
+    rows: DeviceRows = tuple(
         tuple(rng.choices(own, k=microbatches) if rng.random() < 0.5 else share(microbatches, own))
         for own in places
     )

@@ -7,10 +7,10 @@ from support.quick import ROOM
 from support.strategies import drawn, in_less
 
 from planner import Problem
-from planner.shards.costs import sizes
+from planner.shards.costs import microbatch_costs
 from planner.shards.cuts import cut_points
 from planner.shards.shard_cost import Links
-from planner.shards.ties import separable
+from planner.shards.ties import separable_ties
 from plans.schema import Plan
 from profiles.schema import Profile
 
@@ -20,8 +20,8 @@ def some_plan(profile: Profile, rng: random.Random) -> Plan:
     the host."""
     asked = Problem.of(profile, devices=1, device_bytes=ROOM, host_bytes=None)
     (task,), links = asked.tasks, Links.of(asked.device)
-    split = separable(task) is not None and rng.random() < 0.7
-    (costs,) = sizes(task, apart=split)
+    split = separable_ties(task) is not None and rng.random() < 0.7
+    (costs,) = microbatch_costs(task, apart=split)
     points = cut_points(task, apart=split)
     strategy = drawn(costs, points, links, rng)
     less = in_less(strategy, rng.choice([0, 20, 100]))  # of the host's memory

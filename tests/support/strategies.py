@@ -12,12 +12,12 @@ from itertools import combinations, pairwise, product
 
 from msgspec import structs
 
-from planner.inputs.problem import Kind, Problem
+from planner.inputs.problem import DeviceGroup, Problem
 from planner.lowering import host_bytes as host
 from planner.lowering.round import DeviceRound
 from planner.lowering.walk import walked
 from planner.rounds.slab import bytes_alive
-from planner.shards.costs import TaskCosts, sizes
+from planner.shards.costs import TaskCosts, microbatch_costs
 from planner.shards.modes import HELD, Activations, Held, Mode, Place, possible
 from planner.shards.shard_cost import Links
 from planner.shards.strategy import Strategy
@@ -61,7 +61,7 @@ class Small:
 
     @property
     def problem(self) -> Problem:
-        kind = Kind("cpu", (self.task,), self.device, 1, self.device_bytes)
+        kind = DeviceGroup("cpu", (self.task,), self.device, 1, self.device_bytes)
         return Problem((kind,), 1 << 40)
 
 
@@ -144,7 +144,7 @@ def faster(links: Links, way: str, percent: int) -> Links:
 def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator[Strategy]:
     """All microbatches, cuts, blocks and combinations of modes of a task."""
     count, modes = len(task.layers), palette.modes(links)
-    for costs in sizes(task):
+    for costs in microbatch_costs(task):
         for inner in (c for n in range(count) for c in combinations(range(1, count), n)):
             cuts = (0, *inner, count)
             last = len(cuts) - 2
@@ -160,7 +160,7 @@ def every_choice(task: Task, links: Links, palette: Palette = WHOLE) -> Iterator
 
 def some_choice(case: Small, rng: random.Random) -> Strategy:
     """One of all strategies of the case, a good or a bad one; microbatches packed may queue."""
-    costs = rng.choice(sizes(case.task))
+    costs = rng.choice(microbatch_costs(case.task))
     return drawn(costs, range(len(costs.layers) + 1), case.links, rng)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from planner.rounds.timeline import Needs, earliest, settled
+from planner.rounds.timeline import Needs, earliest, steady_state
 from plans.schema import Op
 
 
@@ -36,7 +36,7 @@ def positions(ops: Sequence[Op]) -> tuple[list[list[int]], Needs]:
 def periodic(ops: Sequence[Op]) -> Phase:
     """The round as the planner times it."""
     durations, (queues, needs) = [duration(op) for op in ops], positions(ops)
-    state = settled(durations, queues, needs)
+    state = steady_state(durations, queues, needs)
     starts = earliest(durations, queues, needs, state)
     timed = [
         replace(op, start_us=start, end_us=start + duration(op))

@@ -22,7 +22,7 @@ from executor.errors import MismatchError
 from executor.workload.task import Task
 from planner import Problem
 from planner.shards.modes import Mode
-from planner.shards.ties import separable
+from planner.shards.ties import separable_ties
 from plans import prove
 from plans.schema import Plan
 from profiles.schema import Profile
@@ -144,7 +144,7 @@ def test_a_weight_that_two_layers_cast_is_not_cut() -> None:
     back: such layers stay in one shard."""
     (task,) = measured("twice_cast").tasks
     assert (task.ties, task.tie_bytes) == (((0, 2, 4),), (0,))
-    assert separable(task) is None
+    assert separable_ties(task) is None
 
 
 def test_another_model_is_refused() -> None:

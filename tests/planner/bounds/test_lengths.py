@@ -11,9 +11,9 @@ from support.synthetic import time_us
 from support.texts import text_task, us_of
 
 from planner.bounds.lengths import bounds_by_lengths, compute_us, dispatch_us, judged_us, longest_us
-from planner.inputs import Kind
+from planner.inputs import DeviceGroup
 from planner.packing import Curve, PipelineType, Pool
-from planner.packing.asked import Asked
+from planner.packing.asked import LengthsTask
 from profiles.curves import OPS
 from profiles.schema import Evaluation, Layer, LayerCost, Task
 
@@ -21,9 +21,9 @@ FORMULA = (2_000_000, 3_000_000, 0)
 LENGTHS = np.array([100, 2000, 300, 700, 50], np.uint32)
 
 
-def asked(task: Task, done: int = 0) -> Asked:
-    kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 2, None)
-    return Asked(task, LENGTHS, kind, 1 << 30, done)
+def asked(task: Task, done: int = 0) -> LengthsTask:
+    kind = DeviceGroup.of("cpu", synthetic.profile(task, usable_bytes=1 << 30), 2, None)
+    return LengthsTask(task, LENGTHS, kind, 1 << 30, done)
 
 
 def with_times(layer: Layer, times: Callable[[LayerCost], Mapping[str, int]]) -> Layer:

@@ -17,7 +17,7 @@ from planner.bounds.task import phase_us, task_bound, task_bounds
 from planner.errors import Infeasible
 from planner.lowering import PipelineRound
 from planner.rounds import hydra
-from planner.shards.costs import TaskCosts, sizes
+from planner.shards.costs import TaskCosts, microbatch_costs
 from profiles.schema import LayerCost, Link, Rate
 
 
@@ -150,7 +150,8 @@ def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     """The bound over phases is the least of the sizes that a plan may have."""
     case = small(2, 3)
     each = [
-        phase_us([costs], case.links, case.device_bytes, effort()) for costs in sizes(case.task)
+        phase_us([costs], case.links, case.device_bytes, effort())
+        for costs in microbatch_costs(case.task)
     ]
     assert None in each  # the whole batch at once takes too much
     bound = task_bound(case.task, effort(), case.links, case.device_bytes)

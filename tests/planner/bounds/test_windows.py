@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import small, some_choice
 
-from planner.bounds.rows import Part, Terms
+from planner.bounds.rows import PlanSubset, Terms
 from planner.bounds.windows import Phases, Solution
 from planner.lowering.round import DeviceRound
-from planner.search.local_search import least_us
+from planner.search.local_search import round_bound_us
 from planner.search.task import Search
 from planner.shards.cuts import cut_points
 from planner.shards.modes import Mode
@@ -26,19 +26,19 @@ def terms(seed: int, *, plan: bool) -> Terms:
     return replace(starts.program(starts.sizes[0], cuts, False), plan=plan)
 
 
-def parts(asked: Terms) -> list[Part]:
+def parts(asked: Terms) -> list[PlanSubset]:
     last, most = len(asked.items) - 1, asked.costs.backward_transient(0, len(asked.costs.layers))
     known = (*(Mode() for _ in range(last)), None)
     return [
-        Part(0, last, 0, most),
-        Part(last, last, 0, most, known),
-        Part(0, last // 2, most // 2, most),
-        Part(last, last, 0, most // 2),
-        Part(0, last, 0, most),
+        PlanSubset(0, last, 0, most),
+        PlanSubset(last, last, 0, most, known),
+        PlanSubset(0, last // 2, most // 2, most),
+        PlanSubset(last, last, 0, most // 2),
+        PlanSubset(0, last, 0, most),
     ]
 
 
-def solved(program: Phases, asked: Terms, part: Part) -> Solution | None:
+def solved(program: Phases, asked: Terms, part: PlanSubset) -> Solution | None:
     return program.solve(part, asked, 60.0, 0, near=False)
 
 
@@ -65,4 +65,6 @@ def test_no_round_is_shorter_than_its_streams_have_work(
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = replace(some_choice(case, rng), lumped=lumped, urgent=urgent)
-    assert least_us(strategy, case.links) <= DeviceRound(strategy, case.links, 1 << 40).period_us
+    assert (
+        round_bound_us(strategy, case.links) <= DeviceRound(strategy, case.links, 1 << 40).period_us
+    )

@@ -13,7 +13,7 @@ from planner.charts import gantt
 from planner.cli import parser
 from planner.estimate.gpus import BANDWIDTH, CAST_BANDWIDTH, CAST_PIECE, GPUS, Dtype
 from planner.estimate.kernels import Size
-from planner.estimate.layers import Work, chain, parameters
+from planner.estimate.layers import LayerWork, chain, parameters
 from planner.estimate.models import MODELS
 from planner.estimate.profile import MOMENTS, NUMBER, Spec, estimate
 from planner.estimate.profile import describe as told
@@ -44,7 +44,7 @@ def varied(spec: Spec, changed: dict[str, object]) -> Spec:
     return Spec(**(values | changed))
 
 
-def works(model: str) -> list[Work]:
+def works(model: str) -> list[LayerWork]:
     """Each layer of a model, for one sample."""
     size = Size(MODELS[model], 1, MODELS[model].sequence, 4)
     embedding, block, head = chain(size)

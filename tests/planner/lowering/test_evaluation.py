@@ -16,7 +16,7 @@ from planner.inputs.problem import Policy
 from planner.lowering.evaluation import evaluating
 from planner.rounds.hydra import HydraStrategy
 from planner.search.searches import baselines
-from planner.shards.costs import sizes
+from planner.shards.costs import microbatch_costs
 from planner.shards.modes import Mode
 from planner.shards.shard_cost import Links
 from planner.timetable.assign_jobs import jobs_of
@@ -118,7 +118,7 @@ def test_evaluations_leave_no_gaps() -> None:
 @given(seed=st.integers(0, 50), kib=st.integers(12, 60), cuts=st.sets(st.integers(1, 3)))
 def test_the_shortest_that_fits_is_sound(seed: int, kib: int, cuts: set[int]) -> None:
     """Whatever fits a device is a program within its bytes; the rest says what would do."""
-    (costs, *_) = sizes(chain("a", 2, Evaluation(1, 2), seed))
+    (costs, *_) = microbatch_costs(chain("a", 2, Evaluation(1, 2), seed))
     strategy = HydraStrategy(costs, (0, *sorted(cuts), 4), (Mode(),) * (len(cuts) + 1), 1)
     links = Links.of(synthetic.machine(usable_bytes=1 << 20).devices[0])
     try:

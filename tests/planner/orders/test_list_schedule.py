@@ -9,7 +9,7 @@ from support.order_check import check, spans
 
 from planner.errors import Infeasible
 from planner.orders import zero_bubble
-from planner.orders.list_schedule import FAR, Rule, judged, ranked_schedule
+from planner.orders.list_schedule import FAR, Rule, list_makespan, ranked_schedule
 from planner.orders.passes import Cost, Order, Pass, Pipeline
 from planner.orders.search import Schedules
 from planner.orders.tables import Tables, ranking_of
@@ -204,7 +204,7 @@ def test_schedules_of_any_rule_are_whole_and_sound(seed: int) -> None:
         rule = Rule(depth, wait, eager)
         tables = Tables.of(pipeline, ranking_of(pipeline, split, eager))
         taken: list[list[int]] = [[] for _ in range(pipeline.devices)]
-        end = judged(tables, rows, tables.loads(rows), rule=rule, taken=taken)
+        end = list_makespan(tables, rows, tables.loads(rows), rule=rule, taken=taken)
         order = tuple(tuple(tables.passes[i] for i in line) for line in taken)
         assert makespan(pipeline, order) <= end < FAR  # a pass that it waits for may have to wait
         assert sorted(tables.passes) == sorted(item for line in order for item in line)

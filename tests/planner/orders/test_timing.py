@@ -3,7 +3,7 @@
 import pytest
 from support.order_check import spans
 
-from planner.orders import Cost, InvalidOrder, Pass, Pipeline, late, makespan, timed
+from planner.orders import Cost, InvalidOrder, Pass, Pipeline, latest_starts, makespan, timed
 
 TWO = Pipeline.alike([Cost(2, 3, 1, hop=5), Cost(4, 6, 2, hop=10)], devices=2, microbatches=1)
 
@@ -50,7 +50,7 @@ def test_the_latest_starts_leave_every_device_its_earliest_end() -> None:
         tuple(Pass(kind, 0, m) for kind in ("F", "B") for m in range(2)),
         tuple(Pass("B", 1, m) for m in range(2)),
     )
-    starts, times = late(pipeline, order), timed(pipeline, order)
+    starts, times = latest_starts(pipeline, order), timed(pipeline, order)
     first_to_last = [t[-1] - s[0] for s, t in zip(starts, times.ends, strict=True)]
     assert tuple(first_to_last) == spans(pipeline, order)
     assert all(

@@ -10,7 +10,7 @@ from support.dispatching import PACKINGS, pools
 
 from planner.packing import Curve, PipelineType, Pool, dispatches, longest_first
 from planner.packing.packing import How
-from planner.packing.step import Step, _packed, laid_out
+from planner.packing.step import Step, _packed, pack_step
 
 SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=3)
 LONG = PipelineType(Curve(0.002, 2.0, 80.0), depth=3, longest=4096, count=2)
@@ -37,7 +37,7 @@ def _by_pipeline(step: Step, lengths: np.ndarray) -> list[list[list[int]]]:
 def test_a_step_is_as_long_as_what_its_pipelines_hold(how: How, seed: int) -> None:
     """Times follow from the sequences of every microbatch, none of which is too large."""
     lengths = _lengths(seed)
-    step = laid_out(POOL, lengths, how)
+    step = pack_step(POOL, lengths, how)
     held = _by_pipeline(step, lengths)
     for own, took, one in zip(held, step.us, [SHORT] * 3 + [LONG] * 2, strict=True):
         own = [[max(group, default=0)] * len(group) if how == "pad" else group for group in own]
@@ -57,13 +57,13 @@ def test_pipelines_of_a_type_are_numbered_by_their_longest_microbatch() -> None:
     pool = Pool((PipelineType(Curve(0.001, 1.0, 50.0), 2, 4096, 4),))
     for seed in range(4):
         mixed = np.random.default_rng(seed).permutation(lengths)
-        step = laid_out(pool, mixed, "balanced")
+        step = pack_step(pool, mixed, "balanced")
         assert step.groups[mixed.argmax()] == 0
 
 
 def test_a_pipeline_without_sequences_has_a_microbatch() -> None:
     """More pipelines than sequences."""
-    step = laid_out(POOL, np.array([4000, 30]), "balanced")
+    step = pack_step(POOL, np.array([4000, 30]), "balanced")
     assert step.counts == (1,) * 5
     assert sorted(step.us)[0] == 52
 
@@ -74,7 +74,7 @@ def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> No
     lengths = np.array([40, 40, *[4] * 50])
     steps = [_packed(pool, lengths, own, "ffd") for own in dispatches(pool, lengths)]
     found = [max(step.us) for step in steps if step]
-    assert max(laid_out(pool, lengths, "ffd").us) == min(found) < max(found)
+    assert max(pack_step(pool, lengths, "ffd").us) == min(found) < max(found)
 
 
 @settings(max_examples=100, deadline=None)
@@ -87,7 +87,7 @@ def test_a_step_is_never_longer_than_longest_first(
     lengths = np.clip(drawn, 1, pool.longest).astype(np.int64)
     first = _packed(pool, lengths, longest_first(pool, lengths), how)
     assert first
-    assert max(laid_out(pool, lengths, how).us) <= max(first.us)
+    assert max(pack_step(pool, lengths, how).us) <= max(first.us)
     assert _packed(pool, lengths, longest_first(pool, lengths), how, max(first.us)) is None
 
 
@@ -98,4 +98,4 @@ def test_microbatches_are_thought_of_as_many_as_there_will_be(longest: int, leas
     curves = Curve(0, 1, 300), Curve(0, 2, 300)
     deep, flat = (PipelineType(curve, d, longest) for curve, d in zip(curves, (4, 1), strict=True))
     pool, lengths = Pool((deep, flat)), np.full(30, 50)
-    assert max(laid_out(pool, lengths, "balanced").us) < 1.25 * least
+    assert max(pack_step(pool, lengths, "balanced").us) < 1.25 * least

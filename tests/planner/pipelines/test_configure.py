@@ -11,7 +11,7 @@ from support.cli import planner_cli, refused
 from planner import Infeasible, Problem, build
 from planner.inputs import Effort, parse_layout
 from planner.inputs.layout import OrderName
-from planner.pipelines import best
+from planner.pipelines import best_pipeline
 from planner.views.layout import stages
 from plans.schema import Plan
 from profiles.codec import pretty
@@ -86,7 +86,7 @@ class Passing(Effort):
 def test_where_time_is_short_what_is_known_roughly_gets_rounds() -> None:
     """Other layouts are left, and the search says that time ended it."""
     one = asked("4x1", room=4 << 20)
-    way = best((one.kinds[0], one.tasks[0], one.host_bytes), 4, Passing(1e12, 0))
+    way = best_pipeline((one.kinds[0], one.tasks[0], one.host_bytes), 4, Passing(1e12, 0))
     assert not way.complete
     assert way.candidates
 
@@ -100,7 +100,9 @@ def test_stages_have_as_many_replicas_as_they_need() -> None:
     front = [structs.replace(mine.layers[0], param_bytes=1 << 10, grad_bytes=1 << 10)] * 3
     shaped = one.alike(tasks=(structs.replace(mine, layers=(*front, rear)),))
     way, *even = (
-        best((shaped.kinds[0], shaped.tasks[0], shaped.host_bytes), 4, Effort(1e12, 0), layout=own)
+        best_pipeline(
+            (shaped.kinds[0], shaped.tasks[0], shaped.host_bytes), 4, Effort(1e12, 0), layout=own
+        )
         for own in (None, *map(parse_layout, ("4x1", "2x2", "1x4")))
     )
     assert str(way.strategy.layout) == "3,1"

@@ -5,17 +5,17 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.pipelines.stages import Work, cut
+from planner.pipelines.stages import StageWork, cut
 
 works = st.one_of(
-    st.builds(Work, *(st.integers(0, high) for high in (9, 3, 12, 24)), st.just(0)),
-    st.integers(1, 4).map(Work),
+    st.builds(StageWork, *(st.integers(0, high) for high in (9, 3, 12, 24)), st.just(0)),
+    st.integers(1, 4).map(StageWork),
 )
 chains = st.lists(works, min_size=1, max_size=7)
 stages = st.lists(st.integers(1, 3), min_size=1, max_size=4)  # replicas of each
 
 
-def load(layers: list[Work], first: int, end: int, replicas: int, microbatches: int) -> int:
+def load(layers: list[StageWork], first: int, end: int, replicas: int, microbatches: int) -> int:
     """The time for which a replica computes or sends; each owns an equal part of the parameters."""
     own, each = layers[first:end], -(-microbatches // replicas)
     sent = sum(layers[cut].hop for cut in (first, end) if 0 < cut < len(layers))
@@ -24,13 +24,15 @@ def load(layers: list[Work], first: int, end: int, replicas: int, microbatches: 
     return max(computes, each * sent + owned)
 
 
-def loads(layers: list[Work], ends: tuple[int, ...], replicas: list[int], many: int) -> list[int]:
+def loads(
+    layers: list[StageWork], ends: tuple[int, ...], replicas: list[int], many: int
+) -> list[int]:
     """Of all stages."""
     both = zip(pairwise(ends), replicas, strict=True)
     return [load(layers, *stage, count, many) for stage, count in both]
 
 
-def every(layers: list[Work], replicas: list[int]) -> list[tuple[int, ...]]:
+def every(layers: list[StageWork], replicas: list[int]) -> list[tuple[int, ...]]:
     """All cuts into these stages."""
     end = len(layers)
     return [(0, *way, end) for way in combinations(range(1, end), len(replicas) - 1)]
@@ -39,7 +41,7 @@ def every(layers: list[Work], replicas: list[int]) -> list[tuple[int, ...]]:
 @settings(max_examples=100, deadline=None)
 @given(chains, stages, st.integers(1, 5))
 def test_cuts_are_the_best_there_are(
-    layers: list[Work], replicas: list[int], microbatches: int
+    layers: list[StageWork], replicas: list[int], microbatches: int
 ) -> None:
     """The least longest load of all cuts, and of these the evenest."""
     found = cut(layers, replicas, microbatches, range(len(layers) + 1))
@@ -60,7 +62,7 @@ def test_cuts_are_the_best_there_are(
 @settings(max_examples=100, deadline=None)
 @given(chains, st.lists(st.integers(0, 3), min_size=7, max_size=7), stages)
 def test_layers_have_the_replicas_that_they_must(
-    layers: list[Work], teams: list[int], replicas: list[int]
+    layers: list[StageWork], teams: list[int], replicas: list[int]
 ) -> None:
     """Only cuts whose stages have them are compared."""
     layers = [one._replace(team=team) for one, team in zip(layers, teams, strict=False)]
@@ -79,7 +81,7 @@ def test_layers_have_the_replicas_that_they_must(
 
 def test_tied_layers_stay_in_one_stage() -> None:
     """With only the points between which nothing is shared; no two stages are left here."""
-    layers = [Work(10)] * 8
+    layers = [StageWork(10)] * 8
     assert cut(layers, (1, 1), 1, range(9)) == (0, 4, 8)
     assert cut(layers, (1, 1), 1, (0, 1, 6, 8)) == (0, 6, 8)
     assert cut(layers, (1, 1), 1, (0, 8)) == ()
@@ -90,7 +92,12 @@ def test_a_replica_sends_its_part_of_what_owners_get_and_give() -> None:
     each of the two others. Where that takes 40 µs the layer has replicas, where it takes 120 none.
     """
     ends = [
-        cut([Work(10), Work(10), Work(10, exchange=us), Work(10)], (1, 3), 3, range(5))
+        cut(
+            [StageWork(10), StageWork(10), StageWork(10, exchange=us), StageWork(10)],
+            (1, 3),
+            3,
+            range(5),
+        )
         for us in (30, 90)
     ]
     assert ends == [(0, 1, 4), (0, 3, 4)]

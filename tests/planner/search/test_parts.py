@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from planner.search.packed import Packed, Part
+from planner.search.packed import Packed, StepRun
 from plans.schema import Lengths, Memory, Op, Program, RoundKind
 from plans.timing import Runs
 
@@ -40,7 +40,7 @@ def test_pieces_of_several_programs_have_each_step_once(
     """In the same kind of round of the same program, wherever they are cut."""
     programs = [structs.replace(KINDS, name=f"a.{n}") for n in range(len(every))]
     parts = tuple(
-        Part(program, sum(rounds for _, rounds in own), tuple(own))
+        StepRun(program, sum(rounds for _, rounds in own), tuple(own))
         for program, own in zip(programs, every, strict=True)
     )
     packed, whole = Packed((), SAID, Path(), 0, parts), sum(one.rounds for one in parts)
@@ -51,7 +51,7 @@ def test_pieces_of_several_programs_have_each_step_once(
     assert steps(found) == steps(parts)
 
 
-def steps(parts: list[Part] | tuple[Part, ...]) -> list[tuple[str, int]]:
+def steps(parts: list[StepRun] | tuple[StepRun, ...]) -> list[tuple[str, int]]:
     """The program and the kind of every step."""
 
     def kinds(turns: Runs) -> list[int]:

@@ -11,7 +11,7 @@ from support.searches import effort
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
-from planner.inputs.problem import Effort, Kind, Problem
+from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.lowering.round import DeviceRound
 from planner.search.searches import Searches, baselines
 from planner.search.shapes import renamed
@@ -47,13 +47,13 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     assert renamed(second.program, "t") == first.program
 
 
-def slow(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+def slow(asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:
     """A search for programs on several devices that ends when time is up."""
     time.sleep(max(0.0, effort.left))
     return gangs.pipelines(asked, devices, replace(effort, deadline=time.monotonic() + 60))
 
 
-def nothing(asked: tuple[Kind, Task, int], devices: int, effort: Effort) -> Found:
+def nothing(asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:
     """A search for programs on several devices that time is up for, or that finds none on two."""
     if devices == 2:
         raise Infeasible("no layout")

@@ -24,7 +24,7 @@ def test_time_that_is_up_for_the_second_search(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Search, "best", late)
     (kind,) = TIED.kinds
-    found = variants.best((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))
+    found = variants.best_alone((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))
     assert isinstance(found, Candidate)
     assert searched == [False, True]
 
@@ -38,4 +38,4 @@ def test_time_that_is_up_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Search, "best", late)
     (kind,) = TIED.kinds
     with pytest.raises(NoPlanFound):
-        variants.best((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))
+        variants.best_alone((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from planner.packing import Curve, PipelineType, Pool, laid_out
+from planner.packing import Curve, PipelineType, Pool, pack_step
 from planner.sequences.intervals import Offer
 from planner.sequences.mixes import best_mix
 
@@ -45,7 +45,7 @@ def test_few_mixes_are_better(seed: int, most: int) -> None:
         ]
         if types and Pool(tuple(types)).longest >= longest:
             pool = Pool(tuple(types))
-            times[counts] = sum(max(laid_out(pool, own, "balanced").us) for own in steps)
+            times[counts] = sum(max(pack_step(pool, own, "balanced").us) for own in steps)
     found = best_mix(OFFERS, 8, steps, "balanced")
     assert found
     assert times[found] <= 1.02 * min(times.values())

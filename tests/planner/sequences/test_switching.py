@@ -16,11 +16,11 @@ import plans
 from planner import Problem, build, show
 from planner.inputs import Effort, Layout, parse_layout
 from planner.lowering import store
-from planner.packing.asked import Asked
+from planner.packing.asked import LengthsTask
 from planner.sequences import switching
 from planner.sequences.made import InTurn, Made, in_common, lowered
 from planner.sequences.switching import assigned
-from planner.sequences.ways import Way, tried
+from planner.sequences.ways import PipelineConfig, tried
 from planner.views import describe_alternatives
 from plans import InvalidPlan, prove_tables
 from plans.samples import open_table, table_path, write
@@ -118,10 +118,10 @@ def test_no_more_segments_are_made_than_a_plan_may_list(
 def pair() -> list[Made]:
     """Two ways with their rounds, every other step in each at first."""
     (task,), effort = asked().tasks, Effort(time.monotonic() + 60, 0)
-    one = Asked(task, LENGTHS, asked().only, 1 << 40)
+    one = LengthsTask(task, LENGTHS, asked().only, 1 << 40)
     short = replace(one, few=range(DONE))
-    long = tried(one, Way(Layout.beside([2]), {2: 3072}), 2, effort)
-    other = tried(short, Way(Layout.beside([1, 1]), {1: 512}), 2, effort)
+    long = tried(one, PipelineConfig(Layout.beside([2]), {2: 3072}), 2, effort)
+    other = tried(short, PipelineConfig(Layout.beside([1, 1]), {1: 512}), 2, effort)
     assert long
     assert other
     second = [1, 3, 5]

@@ -8,10 +8,10 @@ import pytest
 from support import synthetic
 from support.texts import text_task
 
-from planner.inputs import Effort, Kind, Layout
+from planner.inputs import DeviceGroup, Effort, Layout
 from planner.lowering import PipelineRound
-from planner.packing.asked import Asked
-from planner.sequences.ways import FINEST, Way, tried, ways
+from planner.packing.asked import LengthsTask
+from planner.sequences.ways import FINEST, PipelineConfig, tried, ways
 from planner.shards import Mode
 from planner.shards.modes import HELD
 from profiles.codec import ALIGNMENT
@@ -21,16 +21,16 @@ LENGTHS = np.array([LONGEST, 100, 300], np.uint32)
 EFFORT = Effort(time.monotonic() + 600, 0)
 
 
-def asked(mib: int) -> Asked:
+def asked(mib: int) -> LengthsTask:
     """Four layers on a device with so much memory."""
     task = text_task(lengths=LENGTHS)
-    kind = Kind.of("cpu", synthetic.profile(task, usable_bytes=mib << 20), 1, None)
-    return Asked(task, LENGTHS, kind, 1 << 40)
+    kind = DeviceGroup.of("cpu", synthetic.profile(task, usable_bytes=mib << 20), 1, None)
+    return LengthsTask(task, LENGTHS, kind, 1 << 40)
 
 
-def graphs_stay(one: Asked, tokens: int) -> bool:
+def graphs_stay(one: LengthsTask, tokens: int) -> bool:
     """True if graphs of so many tokens fit, with parameters and state held in any way."""
-    trial = tried(one, Way(Layout.beside([1]), {1: tokens}), FINEST, EFFORT)
+    trial = tried(one, PipelineConfig(Layout.beside([1]), {1: tokens}), FINEST, EFFORT)
     assert trial
     modes = [
         (*[Mode(*held, "saved")] * (FINEST - 1), Mode(*held))

@@ -18,7 +18,7 @@ from planner.lowering.round import DeviceRound
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode, holdings
 from planner.shards.shard_cost import Links
-from planner.shards.ties import Group, separable, untied
+from planner.shards.ties import Group, separable_ties, untied
 from profiles.codec import align
 from profiles.schema import Profile
 
@@ -78,11 +78,11 @@ def test_the_smallest_budget_does() -> None:
 def test_the_group_with_most_between_may_be_apart() -> None:
     """Of measured groups the one that would join most layers; others stay joined."""
     task = apart.synthetic_task(((0, 5), (2, 3)))
-    assert separable(task) == Group((0, 5), task.tie_bytes[0])
+    assert separable_ties(task) == Group((0, 5), task.tie_bytes[0])
     assert untied(task).ties == ((2, 3),)
     first = structs.replace(task, tie_bytes=(0, task.tie_bytes[1]))
-    assert separable(first) == Group((2, 3), task.tie_bytes[1])
-    assert separable(structs.replace(task, tie_bytes=())) is None
+    assert separable_ties(first) == Group((2, 3), task.tie_bytes[1])
+    assert separable_ties(structs.replace(task, tie_bytes=())) is None
 
 
 def test_owner_and_holders() -> None:

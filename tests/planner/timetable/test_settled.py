@@ -17,7 +17,7 @@ from support.searches import effort
 from support.time_indexed import shortest_of
 
 from planner import Problem
-from planner.inputs.problem import Kind
+from planner.inputs.problem import DeviceGroup
 from planner.search.searches import Searches
 from planner.search.shapes import shapes_of
 from planner.search.task import Candidate
@@ -25,7 +25,7 @@ from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
 from planner.timetable.assign_jobs import timetable
-from planner.timetable.choice import least_us, settled
+from planner.timetable.choice import choose_programs, schedule_bound_us
 from planner.timetable.jobs import Job, Run
 from plans.schema import Memory, Op, Program
 from profiles.schema import Task
@@ -43,7 +43,7 @@ def problem(slow: int, *counts: int, tasks: int = 4) -> Problem:
         )
         every = [structs.replace(task, name=f"t{at}") for at in range(tasks)]
         made = synthetic.profile(*every, usable_bytes=mib << 20)
-        kinds.append(Kind.of(f"k{number}", made, counts[number], None))
+        kinds.append(DeviceGroup.of(f"k{number}", made, counts[number], None))
     return Problem(tuple(kinds), 1 << 40)
 
 
@@ -79,12 +79,12 @@ def test_tasks_are_given_the_strategies_that_end_soonest(
         for task, each in zip(asked.tasks, times, strict=True)
     ]
     best = min(bound(asked, chosen) for chosen in product(*ways))
-    assert bound(asked, settled(asked, ways, effort())) <= best * 1.001
+    assert bound(asked, choose_programs(asked, ways, effort())) <= best * 1.001
 
 
 def bound(asked: Problem, chosen: Sequence[Candidate]) -> int:
     """The bound of one strategy for each task."""
-    return least_us(asked, [[one] for one in chosen], effort())
+    return schedule_bound_us(asked, [[one] for one in chosen], effort())
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -105,9 +105,9 @@ def test_gangs_are_chosen_and_placed_as_well_as_any(seed: int) -> None:
         [Job(task.name, task.steps, (Run(0, w.program.period_us, w.program.devices),)) for w in own]
         for task, own in zip(asked.tasks, ways, strict=True)
     ]
-    segments = timetable(asked, settled(asked, ways, effort()), 0, "gantry", effort())
+    segments = timetable(asked, choose_programs(asked, ways, effort()), 0, "gantry", effort())
     end = max(segment.end_us for segment in segments)
-    least = least_us(asked, ways, effort())
+    least = schedule_bound_us(asked, ways, effort())
     best = shortest_of(jobs, (0, 0, 0), max(1, end - 2))
     assert best <= end <= best + 1
     assert least <= best
@@ -122,7 +122,7 @@ def test_gangs_that_fit_beside_each_other_are_chosen() -> None:
         [gang(task, strategy, 1, 1000), *(gang(task, strategy, k, 1050 // k) for k in (2, 3, 4, 8))]
         for task in asked.tasks
     ]
-    chosen = settled(asked, ways, effort())
+    chosen = choose_programs(asked, ways, effort())
     assert bound(asked, chosen) <= 1.03 * 1000 * sum(steps) / 8
 
 
@@ -137,7 +137,7 @@ def test_tasks_that_cannot_gain_stay_alone() -> None:
     """Two equal tasks on two devices, which two would train a tenth slower in all."""
     asked, strategy = of_steps(2, [100, 100]), some_choice()
     ways = [[gang(t, strategy, 1, 1000), gang(t, strategy, 2, 550)] for t in asked.tasks]
-    assert [one.program.devices for one in settled(asked, ways, effort())] == [1, 1]
+    assert [one.program.devices for one in choose_programs(asked, ways, effort())] == [1, 1]
 
 
 @cache

@@ -28,7 +28,7 @@ from support.oracle import harm
 from support.passes import Where, breadth, greedy, in_turns, spread
 
 from planner.inputs import Layout
-from planner.lowering import PipelineStrategy, whole
+from planner.lowering import PipelineStrategy, executable
 from planner.orders import Order, Places
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
@@ -62,7 +62,7 @@ def plan(
     made = synthetic.task("a", layers=2 * len(places), batch=MICROBATCHES, norms=norms, **sizes)
     made = structs.replace(piped.halving(made), ties=ties, tie_bytes=(256,) * len(ties))
     modes = (*[mode] * last, replace(mode, activations="recompute"))
-    passes = whole(order(spread(places, MICROBATCHES)), last, range(1, last + 1))
+    passes = executable(order(spread(places, MICROBATCHES)), last, range(1, last + 1))
     cuts, layout = tuple(range(0, 2 * last + 3, 2)), Layout((1,) * len(passes))
     costs = TaskCosts(made, 1, apart=bool(ties))
     way = PipelineStrategy(costs, cuts, modes, passes, layout, "any")
