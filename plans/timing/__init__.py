@@ -1,6 +1,6 @@
 """When ops run by the plan's numbers, and what follows from that for devices and tasks."""
 
-from plans.timing.intervals import Interval, exposed_copy_us, overlaps, union
+from plans.timing.intervals import Interval, exposed_copy_us, overlaps, uncovered, union
 from plans.timing.kinds import RoundKinds, Runs, joined, kinds_of, of_kind, part, runs, scaled
 from plans.timing.phases import duration_us, kind_rounds, longest, phases, rounds_us
 from plans.timing.predict import (

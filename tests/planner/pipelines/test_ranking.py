@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from planner.inputs import Effort
-from planner.pipelines.ranking import Estimate, ranked
+from planner.pipelines.ranking import Estimate, rank_ways
 
 
 class Ticking(Effort):
@@ -43,7 +43,7 @@ class Rising:
 def rounds(ways: int, time: int) -> list[int]:
     """The periods of the rounds that are made of so many ways in so much time."""
     Ticking.asked = 0
-    found = ranked([Rising(n) for n in range(ways)], Ticking(time, 0))
+    found = rank_ways([Rising(n) for n in range(ways)], Ticking(time, 0))
     return [made.period_us for _, made in found if not isinstance(made, str)]
 
 
