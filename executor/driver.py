@@ -1,10 +1,13 @@
 """A run: opens files, devices and the host store, and replays the plan on them."""
 
 import gc
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
@@ -33,9 +36,11 @@ from plans.order import waiting
 from plans.part import Part
 from plans.runlog import End
 from plans.schema import Plan
+from profiles import console
 
 __all__ = ["Options", "Result", "run"]
 
+_LOADED_S = time.perf_counter()  # all is imported
 _SWITCH_S = 0.0002  # after which Python lets another thread go on; 5 ms by itself
 
 
@@ -68,7 +73,7 @@ def run(
         raise UsageError(
             "the plan lets idle tasks wait on the disk, in the run's folder; say where, -o runs/x"
         )
-    earlier = options.earlier
+    begun_s, earlier = time.perf_counter(), options.earlier
     left = earlier.rest if earlier else plan
     part = others.part if others else Part.whole(left)
     with (
@@ -79,6 +84,7 @@ def run(
         source = default_source(part.kind)
         shared = others.store if others else None
         store = HostStore(part, tasks, memory, source, saved, cut, files, shared)
+        built_s = time.perf_counter()
         for device in devices.values():  # replicas have module buffers beside its budget
             device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
         warm_up(part)
@@ -88,7 +94,19 @@ def run(
         replay = Conductor(part, store, devices, recorder, options, journal, team)
         if earlier:
             replay.leave_out(earlier.over)
+            console.note(_spent(begun_s, built_s))
         return _replay(plan, options, replay, recorder, journal, store)
+
+
+def _spent(begun_s: float, built_s: float) -> str:
+    """The time before the first step, by what it went to, since this process began."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.perf_counter()
+    ends = (ticks / os.sysconf("SC_CLK_TCK") - up_s, _LOADED_S, begun_s, built_s)
+    parts = zip(("imports", "plan and processes", "models and states"), pairwise(ends), strict=True)
+    told = ", ".join(f"{what} {end - start:.1f} s" for what, (start, end) in parts)
+    now_s = time.perf_counter()
+    return f"it goes on after {now_s - ends[0]:.1f} s: {told}, devices {now_s - built_s:.1f} s"
 
 
 def _recorder(plan: Plan, earlier: Earlier | None, rank: int | UnsetType) -> Recorder:

@@ -214,6 +214,8 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
         codes = folder / f"codes.{attempt}.{1 - victim}"
         assert json.loads(codes.read_text()) == [1]
     assert ended(run.agent, 60) == 0, run.said.read_text()
+    spent = r"it goes on after \S+ s: imports \S+ s, plan and processes \S+ s, models and states "
+    assert len(re.findall(spent, run.said.read_text())) == len(strikes)
     one, again = (runlog.load(folder / name) for name in ("one", "again"))
     whys = [restart.error for restart in again.restarts]
     assert len(whys) == len(strikes)
