@@ -57,11 +57,12 @@ class Case:
         costs, count = self.costs, len(places)
         shards = [costs.shard(k, k + 1) for k in range(count)]
         each = (mode() if callable(mode) else mode for _ in shards)
-        modes = tuple(
-            _possible(one, shard.tie, shard is shards[-1])
-            for one, shard in zip(each, shards, strict=True)
-        )
         passes = executable(order(spread(places, self.microbatches)), count - 1, splittable(shards))
+        halved = {one.shard for line in passes for one in line if one.kind == "W"}
+        modes = tuple(
+            _possible(one, bool(shard.tie) or k in halved, shard is shards[-1])
+            for k, (one, shard) in enumerate(zip(each, shards, strict=True))
+        )
         layout = Layout((1,) * len(passes))
         made = PipelineStrategy(costs, tuple(range(count + 1)), modes, passes, layout, "any")
         homes = list(made.homes)
@@ -96,8 +97,8 @@ def laid_out(problem: Problem, strategy: PipelineStrategy) -> Plan:
     return plan
 
 
-def _possible(mode: Mode, tie: str, last: bool) -> Mode:
-    if tie and mode.params == "streamed":
+def _possible(mode: Mode, stays: bool, last: bool) -> Mode:
+    if stays and mode.params == "streamed":
         mode = replace(mode, params="kept")
     return replace(mode, activations="recompute") if last else mode
 

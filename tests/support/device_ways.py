@@ -2,7 +2,6 @@
 one device can do."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -20,13 +19,13 @@ from support.device_cases import (
     dropping,
     sharing,
 )
-from support.passes import Where, breadth, greedy, in_turns
+from support.passes import breadth, greedy, in_turns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from executor.workload.task import Task
 from planner.lowering import PipelineStrategy
-from planner.orders import Order, Places
+from planner.orders import Places
 from planner.shards.modes import Mode
 from plans.schema import Plan
 
@@ -42,69 +41,14 @@ def layout(front: int, rear: int) -> Places:
     return (devices[:front],) * 2 + (devices[front:],) * 2
 
 
-ORDERS: dict[str, tuple[Places, Callable[[Where], Order], Mode]] = {
-    "gpipe": (((0,), (1,), (2,), (3,)), breadth, RESIDENT),
-    "1f1b": (((0,), (1,), (2,), (3,)), in_turns, SAVED),
-    "interleaved": (((0,), (1,), (0,), (1,)), greedy, SPILLING),
-    "breadth first": (((0,), (1,), (0,), (1,)), breadth, STREAMED),
-    "any": (((0,), (2,), (1,), (0,)), lambda where: greedy(where, random.Random(1)), KEPT),
-    "halves": (((0,), (1,), (2,), (0,)), lambda where: greedy(where, halves=(1, 2, 3)), RESIDENT),
-    "any halves": (
-        ((0,), (1,), (1,), (0,)),
-        lambda where: greedy(where, random.Random(1), halves=(1, 3)),
-        SAVED,
-    ),
-}
-
-
-def in_order(name: str) -> Made:
-    """Five layers with dropout, whose parameters stay, or in stages that spill all they have."""
-    places, order, mode = ORDERS[name]
-    return dropping(), dropping().way(places, mode, order)
-
-
-SHAPES = {
-    **{f"{f},{r}": layout(f, r) for f, r in ((1, 1), (2, 1), (1, 4), (3, 3), (4, 2), (7, 1))},
-    "two alike": ((0, 1),) * 4,
-    "four alike": ((0, 1, 2, 3),) * 4,
-}
-
-
-def of_shape(shape: str) -> Made:
-    """Gradients are added on the devices, or on the host, where any of them owns a shard."""
-    places, mode = SHAPES[shape], (RESIDENT, SPILLING)[list(SHAPES).index(shape) % 2]
-    owners = {0: -1, 2: len(places[2]) // 2}
-    order = partial(greedy, rng=random.Random(3))
-    return replicated(), replicated().way(places, mode, order, owners)
+FEATURES = ("plain", "three", "unused", "clipped", "masters", "scaled")
+PIPE: Places = ((0,), (1,), (2,), (1,), (2,))
 
 
 @cache
 def replicated() -> Case:
     """A microbatch for each of eight replicas, so that some have two."""
     return Case(chain("a", 4, 8, 2), 8)
-
-
-FEATURES = ("plain", "three", "unused", "clipped", "masters", "scaled")
-FEATURED: dict[str, Places] = {
-    "pipe": ((0,), (1,), (2,), (1,), (2,)),
-    "front": ((0, 1), (0, 1), (0, 1), (2,), (2,)),
-    "alike": ((0, 1, 2),) * 5,
-}
-
-
-def with_feature(feature: str, shape: str) -> Made:
-    """Words tied across devices, parameters without gradients, clipping, masters, a scaled loss."""
-    case = sharing(feature)
-    number = FEATURES.index(feature) + list(FEATURED).index(shape)
-    mode = (RESIDENT, SPILLING, KEPT)[number % 3]
-    return case, case.way(FEATURED[shape], mode, owners={0: -1})
-
-
-def in_halves(feature: str, shape: str) -> Made:
-    """Backwards of two parts, in a pipeline or in replicas."""
-    case, mode = sharing(feature), PACKED if shape == "pipe" else RESIDENT
-    order = partial(greedy, halves=(1, 2, 3, 4))
-    return case, case.way(FEATURED[shape], mode, order)
 
 
 def loud(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -149,9 +93,11 @@ def norming() -> Case:
 
 def any_way(seed: int) -> Made:
     """Any replicas of any shard, each shard in a mode of its own, with whole backwards or halves,
-    in any order, owned by anybody."""
+    in any order, owned by anybody: with dropout, and words that are tied across devices, parameters
+    without gradients, clipping by the norm of all gradients, fp32 masters, or a scaled loss."""
     rng = random.Random(seed)
-    case = (sharing("clipped"), dropping(), sharing("scaled"))[seed % 3]
+    cases = (dropping, replicated, *(partial(sharing, feature) for feature in FEATURES))
+    case = cases[seed % len(cases)]()
     places, layers = case.anywhere(rng), len(case.profile.tasks[0].layers)
     owners = {k: rng.randrange(min(len(own), case.microbatches)) for k, own in enumerate(places)}
     halves = [k for k in range(1, layers) if rng.random() < 0.5 and k != 2]
@@ -169,7 +115,7 @@ def crossing(mode: Mode) -> Made:
 def one_after_another(feature: str) -> tuple[Made, Made]:
     """Two ways that add alike on other devices, in another order."""
     case = sharing(feature)
-    before = case.way(FEATURED["pipe"], KEPT)
+    before = case.way(PIPE, KEPT)
     return (case, before), (case, case.way(((1,), (0,), (1,), (0,), (0,)), RESIDENT, breadth))
 
 

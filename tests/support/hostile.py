@@ -285,14 +285,14 @@ def no_values() -> Tree:
     return plan
 
 
-def many_ways() -> Tree:
+def many_ways(most: int = MOST_BYTES) -> Tree:
     """A program that every segment places on nodes in another way."""
-    plan = _plain(large(2500))
+    plan = _plain(large(2500 * most // MOST_BYTES))
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["memory"] = program["memory"][:1] * 12
     plan["devices"] = [plan["devices"][0] | {"node": n // 12} for n in range(24)]
     ways = ([12 * (way >> k & 1) + k for k in range(12)] for way in range(4096))
-    plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan)
+    plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan, most)
     return plan
 
 

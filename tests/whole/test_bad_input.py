@@ -26,6 +26,10 @@ from support.cli import (
     succeeded,
 )
 
+import plans
+from planner import read_problem
+from profiles.errors import FormatError
+
 pytestmark = [pytest.mark.usefixtures("alone", "untimed"), pytest.mark.timeout(60)]
 
 ROOT = Path(__file__).parents[2]
@@ -183,10 +187,10 @@ def test_a_bad_profile(case: str) -> None:
     """A profile that is none, or breaks its rules, is refused with its name and the place."""
     make, text = (ANY_FILE | PROFILES)[case]
     Path("bad.json").write_bytes(make("profile.json"))
-    with nothing_written():
-        answer = planner_cli("build", "bad.json", "-o", "plan.json")
-    refused(answer, 2, text)
-    assert "bad.json" in answer.err
+    with pytest.raises(FormatError, match=r"bad\.json") as caught:
+        read_problem("bad.json")
+    assert text in str(caught.value)
+    assert REMEDY.search(str(caught.value))
 
 
 PLANS: dict[str, tuple[Broken, str]] = {
@@ -212,13 +216,13 @@ def readers(plan: str) -> list[Answer]:
 
 @pytest.mark.parametrize("case", [*ANY_FILE, *PLANS])
 def test_a_file_that_is_no_plan(case: str) -> None:
-    """Every command that reads a plan refuses one that is none, or breaks its schema."""
+    """One that is none, or breaks its schema."""
     make, text = (ANY_FILE | PLANS)[case]
     Path("bad.json").write_bytes(make("plan.json"))
-    with nothing_written():
-        answers = readers("bad.json")
-    for answer in answers:
-        refused(answer, 2, text)
+    with pytest.raises(FormatError) as caught:
+        plans.load("bad.json")
+    assert text in str(caught.value)
+    assert REMEDY.search(str(caught.value))
 
 
 UNSOUND: dict[str, Broken] = {
@@ -238,12 +242,35 @@ UNSOUND: dict[str, Broken] = {
 
 @pytest.mark.parametrize("case", UNSOUND)
 def test_an_unsound_plan(case: str) -> None:
-    """A plan that breaks the checker's rules is neither run nor drawn nor compared."""
+    """One that breaks the checker's rules."""
     Path("bad.json").write_bytes(UNSOUND[case]("plan.json"))
+    with pytest.raises((plans.InvalidPlan, FormatError), match=r"the plan breaks|at `") as caught:
+        plans.prove(plans.load("bad.json"))
+    assert REMEDY.search(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "text"),
+    [
+        (ANY_FILE["cut"][0], 2, "truncated"),
+        (PLANS["profile"][0], 2, "not a plan file"),
+        (UNSOUND["makespan"], 1, "the plan breaks"),
+    ],
+)
+def test_a_bad_file_as_commands_meet_it(make: Broken, code: int, text: str) -> None:
+    """Neither the check nor a picture, a comparison or a run."""
+    Path("bad.json").write_bytes(make("plan.json"))
     with nothing_written():
         answers = readers("bad.json")
     for answer in answers:
-        refused(answer, 1, "the plan breaks")
+        refused(answer, code, text)
+
+
+def test_a_bad_profile_as_build_meets_it() -> None:
+    """Nothing is planned from it."""
+    Path("bad.json").write_bytes(PROFILES["wrong batch"][0]("profile.json"))
+    with nothing_written():
+        refused(planner_cli("build", "bad.json", "-o", "plan.json"), 2, "bad.json: ")
 
 
 @pytest.mark.parametrize(
@@ -360,21 +387,21 @@ def test_too_little_time() -> None:
 
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "build profile.json -o new.json": {
-        "--devices": ("0", "-1", "x", "²", "9" * 5000, "1000000000"),
-        "--device-memory": ("0", "-1", "1e3", "nan", "9" * 400, "2000TiB"),
-        "--time-limit": ("0", "-1", "nan", "inf", "soon"),
+        "--devices": ("0", "²", "9" * 5000, "1000000000"),
+        "--device-memory": ("-1", "1e3", "nan", "9" * 400, "2000TiB"),
+        "--time-limit": ("0", "nan", "inf", "soon"),
         "--seed": ("-1", "1.5", "2147483648"),
     },
     "profile work.py:tasks --device-memory 1MiB -o profile.json": {
-        "--devices": ("0", "-1", "x", "1000000"),
-        "--samples": ("0", "x", "1000000"),
+        "--devices": ("0", "1000000"),
+        "--samples": ("0", "1000000"),
         "--latency-us": ("-1", "1.5", "100000000"),
         "--h2d": ("1B/s", "0GB/s", "5", "fast"),
         "--d2h": ("1KB/s",),
         "--host-memory": ("0",),
         "--device": ("tpu",),
     },
-    "run plan.json -o new": {"--stall-seconds": ("0", "-1", "nan", "inf", "x")},
+    "run plan.json -o new": {"--stall-seconds": ("0", "nan", "inf", "x")},
 }
 
 

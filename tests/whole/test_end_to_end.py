@@ -35,9 +35,11 @@ def test_the_commands_of_the_readme(
     assert planner.main(["show", "plan.json", *shown]) == 0
     assert executor.main(["run", "plan.json", "-o", "x"]) == 0
     capsys.readouterr()
-    drawn = ["--gantt", "both.png", "--trace", "both.json"]
+    drawn = ["--gantt", "both.png", "--trace", "both.json", "--write-corrections", "c.json"]
     assert planner.main(["compare", "plan.json", "x", "--json", *drawn]) == 0
     compared = json.loads(capsys.readouterr().out)
+    again = ["--corrections", "c.json", "--devices", "2", "-o", "again.json"]
+    assert planner.main(["build", "p.json", *again]) == 0
     assert {
         "makespan_us", "lower_bound_us", "lower_bound_name", "gap", "exposed_copy_us",
         "peak_bytes", "host_bytes", "build_seconds",

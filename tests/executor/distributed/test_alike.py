@@ -119,18 +119,6 @@ def planned_cases() -> Iterator[pipeline_cases.Case]:
 
 JOBS: dict[str, Making] = {
     **{f"planned {case}": partial(of_case, case) for case in planned_cases()},
-    **{f"order {name}": of_way(partial(ways.in_order, name)) for name in ways.ORDERS},
-    **{f"shape {name}": of_way(partial(ways.of_shape, name)) for name in ways.SHAPES},
-    **{
-        f"{feature} {shape}": of_way(partial(ways.with_feature, feature, shape))
-        for feature in ways.FEATURES
-        for shape in ways.FEATURED
-    },
-    **{
-        f"halves {feature} {shape}": of_way(partial(ways.in_halves, feature, shape))
-        for feature in ("plain", "scaled")
-        for shape in ("pipe", "alike")
-    },
     "left out": of_way(partial(ways.overflowing, RESIDENT)),
     "left out on the host": of_way(partial(ways.overflowing, SPILLING)),
     "lacking clipped": of_way(lambda: ways.choosy(0.5, KEPT)[0]),
@@ -139,7 +127,7 @@ JOBS: dict[str, Making] = {
     "lacking in front": of_way(lambda: ways.choosy(None, SPILLING)[1]),
     "evaluated": partial(of_case, pipeline_cases.JUDGED),
     "evaluated in least memory": partial(of_case, replace(pipeline_cases.JUDGED, least=True)),
-    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(6)},
+    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(16)},
     "large": of_way(ways.large),
     "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
     "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),

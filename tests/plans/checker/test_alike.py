@@ -5,6 +5,7 @@ from itertools import count
 
 from msgspec import structs
 from support import synthetic
+from support.searches import QUICK
 
 from planner.builder import build
 from planner.search.shapes import renamed
@@ -19,7 +20,7 @@ def twins() -> Plan:
     task = synthetic.task("t", layers=4, seed=1, batch=2, param_bytes=1 << 20)
     tasks = [structs.replace(task, name=name) for name in ("t", "t-t", "s0")]
     problem = synthetic.problem(*tasks, usable_bytes=5 << 20)
-    return build(problem, profile_sha256="0" * 64)
+    return build(problem, profile_sha256="0" * 64, limits=QUICK)
 
 
 def test_programs_that_are_alike_are_proven_once(monkeypatch) -> None:

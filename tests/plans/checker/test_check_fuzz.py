@@ -17,7 +17,7 @@ from plans.checker.check import violations
 from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Segment
 
 RELAXED = settings(
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize=True,

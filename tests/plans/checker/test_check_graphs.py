@@ -270,18 +270,11 @@ def test_what_is_left_holds_addresses() -> None:
 def test_the_reserve_holds_what_is_left() -> None:
     """What an I leaves counts in its W, beside the other graphs: one byte less is told."""
     plan = halves_saved()
-    (program,) = plan.programs
-    memory = program.memory[0]
-    for reserve in range(memory.reserve_bytes, 0, -1):
-        less = replace(program, memory=(Memory(memory.slab_bytes, reserve),))
-        if found := violations(retimed(replace(plan, programs=(less,)))):
-            break
-    shard = plan.tasks[0].shards[1]
-    held = 2 * shard.saved_bytes + KEPT
-    assert reserve + 1 == held + TRANSIENT
-    assert found == [
+    held = 2 * plan.tasks[0].shards[1].saved_bytes + KEPT
+    assert violations(with_reserve(plan, held + TRANSIENT)) == []
+    assert violations(with_reserve(plan, held + TRANSIENT - 1)) == [
         f"a.s2.W0: needs {held + TRANSIENT} transient bytes, {held} of them for 3 live graph(s), "
-        f"but device 0 of program 'solo' reserves {reserve}"
+        f"but device 0 of program 'solo' reserves {held + TRANSIENT - 1}"
     ]
 
 

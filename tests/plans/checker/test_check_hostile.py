@@ -22,7 +22,7 @@ SLOW = {"missing_ops"}  # some seconds
 SECONDS = 60  # of processor time, at most, for a plan of 1 MB
 
 # Of these a part of 1 MB does, in as much of the time: what grows faster than the file is late too.
-PARTS = {"many_kinds": 4, "many_runs": 4, "many_programs": 4}
+PARTS = {"many_kinds": 4, "many_runs": 4, "many_programs": 4, "many_ways": 8, "many_nodes": 4}
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in SLOW])
