@@ -22,7 +22,10 @@ from support.steady import timeless
 # Hundreds of modules live as long as the process: going through them for every few hundred new
 # objects would take a tenth of the time.
 gc.set_threshold(20_000, 20, 20)
-settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("gantry", deadline=None, derandomize=True, max_examples=25)
+settings.register_profile(
+    "nightly", deadline=None, max_examples=400
+)  # --hypothesis-profile nightly
 settings.load_profile("gantry")
 
 

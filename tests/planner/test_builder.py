@@ -191,14 +191,6 @@ def test_a_task_on_several_devices_is_evaluated_on_them() -> None:
     assert sum(segment.program == "a.eval" for segment in plan.segments) == 3
 
 
-def test_segments_of_a_task_on_several_devices_are_cut() -> None:
-    """To so many rounds."""
-    plan = build(replace(uneven(), segment_steps=50), profile_sha256=HASH)
-    mine = [segment for segment in plan.segments if segment.program == "a"]
-    assert max(segment.rounds for segment in mine) == 50
-    assert {len(segment.devices) for segment in mine} <= {2, 3}
-
-
 def test_several_devices_keep_a_deadline() -> None:
     """That no plan of one device each could."""
     alone = build(replace(uneven(), layout=Layout(((1,),))), profile_sha256=HASH).prediction

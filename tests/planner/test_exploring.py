@@ -1,27 +1,21 @@
 """On how many devices tasks are wanted, and which searches are run of those that are."""
 
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
 from support.gangs import of_steps
 from support.searches import effort
-from support.texts import text_task
 
 from planner import Problem
 from planner.bounds.task import TaskBound, task_bounds
-from planner.exploring import Guess, _told, candidate_widths, explore
+from planner.exploring import candidate_widths, explore
 from planner.inputs.problem import DeviceGroup, Effort, Want
-from planner.search.packed import Packed
 from planner.search.searches import Searches, Ways
-from planner.search.task import Wide
 from planner.search.variants import Found
 from planner.timetable.assign_jobs import timetable
 from planner.timetable.choice import choose_programs
-from plans.schema import Lengths, Memory, Op, Program
 from profiles.schema import Task
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -100,42 +94,3 @@ def test_fewer_searches_end_about_as_soon_as_all_that_are_wanted(long: int) -> N
     assert now * (effort().limits.wide_near - 1) <= best * effort().limits.wide_near
     assert len(few.asked) < len(every.asked)
     assert sum(map(len, some.ways)) < sum(map(len, all_.ways)) - 1
-
-
-def test_tasks_with_lengths_wait_as_long_as_was_found() -> None:
-    """On one device; where nothing was, for half of the time, and where that was not searched for
-    not at all. Their bounds do not know of it."""
-    task = text_task("a", steps=10)
-    asked = synthetic.problem(task, usable_bytes=1 << 30, devices=2)
-    op = Op("a.s0.B0", "0.compute", 0, 1)
-    program = Program("a", (Memory(1, 1),), ("a",), 0, 250, 250, 0, (), (), (op,), ())
-    packed = Packed(((0, 10),), Lengths("0" * 64, 1, "0" * 64), Path(), 0)
-    way = Guess(Wide("a", 0, 1), (program,), packed=packed)
-    bounds = [{(0, 1): TaskBound({"compute": 100})}]
-    for ways, known, us in (([way], True, 250), ([], True, 200), ([], False, 100)):
-        searches = SimpleNamespace(ways=[ways], known=lambda _, known=known: known)
-        (told,) = _told(asked, searches, bounds)  # type: ignore[arg-type]
-        assert (told[0, 1].us("compute"), told[0, 1].period_us) == (100, us)
-
-
-class Asked:
-    """Stands in for searches that find nothing, and notes what they were asked for."""
-
-    def __init__(self) -> None:
-        self.ways: Ways = [[]]
-        self.runs: list[Wide] = []
-
-    def known(self, wide: Wide) -> bool:
-        return wide in self.runs
-
-    def run(self, alone: list[str], wide: list[Wide], effort: Effort) -> None:
-        self.runs += [*(Wide(name, 0, 1) for name in alone), *wide]
-
-
-def test_a_single_task_with_lengths_is_searched_on_all_devices_first() -> None:
-    """All steps are laid out for each search, which may take all the time there is."""
-    asked = synthetic.problem(text_task("a", steps=10), usable_bytes=1 << 30, devices=4)
-    searches = Asked()
-    bounds = [{(0, 1): TaskBound({"compute": 100})}]
-    explore(asked, searches, bounds, effort())  # type: ignore[arg-type]
-    assert searches.runs[0] == Wide("a", 0, 4)

@@ -57,15 +57,6 @@ def test_what_does_not_stay_on_its_device(mode: Mode, reason: str) -> None:
     assert "--device-memory" in told
 
 
-def test_an_update_on_the_host_of_parameters_that_stay() -> None:
-    """No plan of today has it; the words are there for one that does."""
-    plan = planned()
-    (task,) = plan.tasks
-    shards = (replace(task.shards[0], update="host"), *task.shards[1:])
-    with pytest.raises(FormatError, match=r"a\.s0 is updated on the host"):
-        schedule(replace(plan, tasks=(replace(task, shards=shards),)))
-
-
 def test_replicas() -> None:
     assert "a.s1 has replicas on devices 0, 1" in why(planned(places=((0,), (0, 1), (2,))))
 

@@ -11,6 +11,7 @@ from support.replayed import run_harm
 import plans
 from planner import Infeasible, Problem, build
 from planner.inputs import Layout, Nodes, on_nodes
+from planner.inputs.problem import Policy
 from plans.order import nodes_of, store_bytes
 from plans.schema import Plan
 from profiles.schema import Evaluation, Link, Rate
@@ -37,11 +38,11 @@ def built(asked: Problem) -> Plan:
     return build(asked, profile_sha256=HASH)
 
 
-@pytest.mark.parametrize("policy", ["gantry", "lrtf", "lpt"])
-def test_tasks_keep_to_their_node(policy: str) -> None:
+@pytest.mark.parametrize("policy", ["gantry", "hydra"])
+def test_tasks_keep_to_their_node(policy: Policy) -> None:
     """Three tasks on two nodes of two devices, of which no work can be shared out evenly."""
     asked = replace(problem(Nodes(2, 2), 5), layout=Layout(((1,),)) if policy == "gantry" else None)
-    plan = build(asked, profile_sha256=HASH, policy=policy)  # type: ignore[arg-type]
+    plan = build(asked, profile_sha256=HASH, policy=policy)
     nodes: dict[str, set[int]] = {}
     for segment in plan.segments:
         nodes.setdefault(segment.program, set()).update(nodes_of(plan, segment))

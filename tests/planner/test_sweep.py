@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from msgspec import structs
 from support import synthetic, texts, timetables
 from support.cli import planner_cli, succeeded
+from support.stored import as_stored
 
 import plans
 import profiles
@@ -63,16 +65,6 @@ def test_overridden_links_keep_their_proportions_and_the_device_its_pace() -> No
     assert (after.emulation.h2d_bytes_per_s, after.emulation.d2h_bytes_per_s) == (3 * GB, GB)
 
 
-def test_links_of_a_real_device_have_no_pace() -> None:
-    """Without emulation there is nothing to keep in step."""
-    profile = chain()
-    device = structs.replace(profile.machine.devices[0], emulation=None)
-    real = structs.replace(profile, machine=structs.replace(profile.machine, devices=(device,)))
-    changed = override(real, d2h=2 * GB).machine.devices[0]
-    assert changed.emulation is None
-    assert changed.links[1].alone.bytes_per_s == 2 * GB
-
-
 def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
     """The profile stays sound; another size is refused with those that there are."""
     only = only_microbatch(chain(), 2)
@@ -99,13 +91,6 @@ def test_bottleneck_is_the_stream_that_is_busiest_in_a_period() -> None:
     for own, period_us, busiest in ((ops, 260, ("h2d", 0.5)), (ops[3:], 100, ("host", 0.9))):
         changed = structs.replace(program, round=own, period_us=period_us)
         assert bottleneck(with_segments([changed], [(0, 4)])) == busiest
-
-
-def test_step_of_one_task_is_its_period() -> None:
-    """Enter and leave, which happen once, are not in it."""
-    asked = Problem.of(batches(), devices=1, device_bytes=8 * MIB, host_bytes=None)
-    plan = build(asked, profile_sha256="0" * 64)
-    assert step_us(plan) == plan.programs[0].period_us == longest(plan).period_us
 
 
 def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
@@ -172,13 +157,6 @@ def lines(of: Sweep) -> list[list[SweepRow]]:
     for row in of.rows:
         found.setdefault(row.line, []).append(row)
     return list(found.values())
-
-
-def test_budgets_ascend_within_each_line(swept: Sweep) -> None:
-    """A line per link, each with every budget once."""
-    budgets = [[row.device_bytes for row in rows] for rows in lines(swept)]
-    assert budgets == [[MIB, 6 * MIB, 12 * MIB, 32 * MIB]] * 2
-    assert [rows[0].line.h2d_bytes_per_s for rows in lines(swept)] == [SLOW, 4 * GB]
 
 
 def test_budget_that_is_too_small_says_which_would_do(swept: Sweep) -> None:
@@ -333,17 +311,12 @@ def test_time_limit_is_a_row_not_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 # For people and scripts
 
 
-def test_table_has_a_row_per_budget_and_marks_the_knee(swept: Sweep) -> None:
-    """A block per line after the note that times are emulated."""
-    note, *blocks = table(swept).split("\n\n")
-    assert note == "times are emulated"
-    assert [block.splitlines()[0] for block in blocks] == [
-        "h2d 0.2 GB/s, d2h 0.2 GB/s",
-        "h2d 4 GB/s, d2h 4 GB/s",
-    ]
-    for block in blocks:
-        assert block.count("<- knee") == 1
-        assert "1.0 MiB  infeasible: smallest --device-memory that would do: " in block
+def test_words_of_sweeps() -> None:
+    """A row for each budget with its knee, or with what would do; models side by side."""
+    found = made(None, 200_000, 105_000, 100_000)
+    whole = replace(found, rows=judged(found.rows, made(90_000).rows[0]), emulated="emulated")
+    both = side_by_side({"here": whole, "there": made(None, 2_000_000)})
+    as_stored("sweep", f"{table(whole)}\n\n{both}")
 
 
 def test_estimates_are_called_so() -> None:
@@ -352,18 +325,6 @@ def test_estimates_are_called_so() -> None:
     assert table(found).startswith("times are estimated and emulated\n")
     assert to_json(found)["estimated"] is True
     assert "estimated" in figure(found).axes[0].get_ylabel()
-
-
-def test_models_stand_side_by_side(swept: Sweep) -> None:
-    """One header, a row per plan with the name of its sweep, and below what has no plan."""
-    text = side_by_side({"here": swept, "there": made(None, 2_000_000)}).splitlines()
-    assert text[0].split()[:2] == ["memory", "step"]
-    planned = [row.outcome for row in swept.rows if row.outcome]
-    assert [line.split()[0] for line in text[1:-3]] == ["here"] * len(planned) + ["there"]
-    assert "emulated" in text[1]
-    assert text[-4].split()[:5] == ["there", "2.0", "GiB", "2.00", "s"]
-    assert text[-3].startswith("here: 1.0 MiB  infeasible: smallest ")
-    assert text[-1].startswith("there: 1.0 GiB")
 
 
 def test_figure_has_a_curve_per_line_and_a_ring_at_its_knee(swept: Sweep) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import deque
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -61,27 +60,6 @@ def test_gpipe() -> None:
     assert made.stages == ((0, 0, 4, False), (1, 4, 8, False))
 
 
-def test_1f1b() -> None:
-    """The two shards of a device, whose passes follow each other, are one stage."""
-    made = exported("1f1b", (0, 2, 4, 6, 8), STRAIGHT)
-    assert computed(made) == [
-        "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3",
-        "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3",
-    ]
-    assert made.stages == ((0, 0, 4, False), (1, 4, 8, False))
-
-
-def test_interleaved() -> None:
-    """Stages of a device take turns, and every boundary between them is sent."""
-    made = exported("interleaved", (0, 2, 4, 6, 8), LOOPED, batch=2)
-    assert computed(made) == [
-        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1",
-        "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1",
-    ]
-    assert [stage.rank for stage in made.stages] == [0, 1, 0, 1]
-    assert sum("SEND" in action for row in made.actions for action in row) == 2 * 3 * 2
-
-
 def test_zero_bubble() -> None:
     """Backwards are split but for the first stage's; gradients are complete behind the last W."""
     made = exported("zero-bubble", (0, 4, 8), ((0,), (1,)), batch=2)
@@ -89,13 +67,6 @@ def test_zero_bubble() -> None:
         "1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1 1I1 1SEND_B1 1W0 1W1 1REDUCE_GRAD"
     )
     assert computed(made)[0] == "0F0 0F1 0B0 0B1"
-
-
-def test_shards_that_take_turns_are_stages_of_their_own() -> None:
-    """W of two shards of a device do not follow each other; between them nothing is sent."""
-    made = exported("zero-bubble", (0, 2, 4, 6, 8), STRAIGHT)
-    assert [stage.rank for stage in made.stages] == [0, 0, 1, 1]
-    assert {action[0] for row in made.actions for action in row if "SEND" in action} == {"1", "2"}
 
 
 def test_shards_that_recompute_are_stages_that_say_so() -> None:
@@ -119,7 +90,7 @@ def drawn(seed: int) -> tuple[Plan, Schedule]:
     return plan, schedule(plan)
 
 
-SEEDS = range(40)
+SEEDS = range(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -139,26 +110,6 @@ def test_ranks_have_the_plans_passes_in_the_plans_order(seed: int) -> None:
                 found += [(k, *action[1:]) for k in up if (k, action[1]) != (last, "F")]
         names = [op.name for op in plan.programs[0].round if op.stream == f"{rank}.compute"]
         assert found == [(n.number, n.kind, str(n.index)) for n in names if n.kind in "FBIW"]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_ranks_wait_for_each_other(seed: int) -> None:
-    """Even where a message is sent only when its receiver has come to it, and the other way."""
-    left = [deque(row) for row in drawn(seed)[1].actions]
-    while any(left):
-        before = sum(map(len, left))
-        for row in left:
-            while row and "_" not in row[0].replace("REDUCE_GRAD", ""):
-                row.popleft()
-        heads = {row[0]: row for row in left if row}
-        for action, row in heads.items():
-            stage, what, index = int(action[0]), action[1:-1], action[-1]
-            if what.startswith("SEND"):
-                to = stage + (1 if what == "SEND_F" else -1)
-                if there := heads.get(f"{to}{what.replace('SEND', 'RECV')}{index}"):
-                    row.popleft()
-                    there.popleft()
-        assert sum(map(len, left)) < before, [list(row)[:3] for row in left]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,13 +1,21 @@
-"""Tables of microbatches: what is written is read, and a file is whole or not there."""
+"""Files beside plans: tables of samples and run logs; and the part of a plan that a process has."""
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
+from support import handmade, timetables
+from support.noded import NODED
 
+from plans import runlog
+from plans.order import held
+from plans.part import Part
 from plans.samples import copy, open_order, open_table, table_path, write
+from plans.schema import Plan
 from profiles.codec import file_sha256
 from profiles.errors import FormatError
 
@@ -82,3 +90,116 @@ def test_a_table_begins_with_the_order_of_its_samples(tmp_path: Path) -> None:
     for batch, ordered in ((3, 3), (2, 5), (2, 9)):
         with pytest.raises(FormatError, match=f"rows of {batch}"):
             open_table(path, batch, ordered)
+
+
+def _write(path: Path, log: runlog.RunLog) -> Path:
+    ends = [log.end] if log.end else []
+    path.write_bytes(runlog.encode([log.header, *log.ops, *log.steps, *ends]))
+    return path
+
+
+def test_log_survives_the_file(tmp_path: Path) -> None:
+    """What was written is what is read, line kind by line kind."""
+    log = timetables.log(timetables.plan())
+    assert runlog.load(_write(tmp_path / "run.jsonl", log)) == log
+
+
+def test_one_flat_json_object_per_line(tmp_path: Path) -> None:
+    """An op's line has plain numbers under plain keys, so any tool can join it to the plan."""
+    log = timetables.log(timetables.tiny(), percent=100)
+    line = _write(tmp_path / "run.jsonl", log).read_bytes().splitlines()[1]
+    expected = {"type": "op", "segment": 0, "op": "a.s0.P0", "round": 0}
+    assert msgspec.json.decode(line) == expected | {"start_us": 0, "end_us": 40, "metered": False}
+
+
+def test_killed_run_has_no_end(tmp_path: Path) -> None:
+    """A log that stops after its ops is one of a run that was killed, and still readable."""
+    log = msgspec.structs.replace(timetables.log(timetables.tiny()), end=None)
+    assert runlog.load(_write(tmp_path / "run.jsonl", log)).end is None
+
+
+def test_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
+    """NaN cannot be written in JSON; a step without a loss comes back as None."""
+    log = timetables.log(timetables.tiny())
+    steps = (runlog.StepRecord("a", 0, None, 5),)
+    path = _write(tmp_path / "run.jsonl", msgspec.structs.replace(log, steps=steps))
+    assert b'"loss":null' in path.read_bytes()
+    assert runlog.load(path).steps == steps
+
+
+def test_broken_line_is_named_by_its_number(tmp_path: Path) -> None:
+    """An unknown field is refused with file and line."""
+    path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
+    rows = path.read_bytes().splitlines()
+    rows[2] = rows[2].replace(b'"round":', b'"lap":')
+    path.write_bytes(b"\n".join(rows))
+    with pytest.raises(FormatError, match=r"run\.jsonl: line 3: .*lap"):
+        runlog.load(path)
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    """What a killed run was just writing is no error; the run has no end."""
+    path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
+    whole = runlog.load(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert runlog.load(path) == structs.replace(whole, end=None)
+
+
+@pytest.mark.parametrize("drop", [0, None])
+def test_log_must_begin_with_a_header(tmp_path: Path, drop: int | None) -> None:
+    """Without its first line, or empty, a file is no run log."""
+    path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
+    rows = [] if drop is None else path.read_bytes().splitlines()[1:]
+    path.write_bytes(b"\n".join(rows))
+    with pytest.raises(FormatError, match="line 1: this is not a run log"):
+        runlog.load(path)
+
+
+def test_the_logs_of_a_folder(tmp_path: Path) -> None:
+    """Oldest first, by their numbers; the latest is the run's."""
+    names = [*(f"log.{number}.jsonl" for number in range(1, 11)), "log.jsonl"]
+    for name in reversed(names):
+        (tmp_path / name).touch()
+    _write(tmp_path / "log.jsonl", log := timetables.log(timetables.tiny()))
+    assert [path.name for path in runlog.files(tmp_path)] == names
+    assert runlog.load(tmp_path) == log
+
+
+def each_alone(plan: Plan) -> list[Part]:
+    """The parts of processes that have one device each."""
+    ranks = range(len(plan.devices))
+    return [Part(plan, ranks, me) for me in ranks]
+
+
+def test_a_process_has_nothing_of_what_others_train() -> None:
+    """Its segments and tasks are those of its devices; process 0, which leads, has all tasks."""
+    plan = handmade.crowd()
+    for part in each_alone(plan):
+        own = [segment for segment in plan.segments if part.me in segment.devices]
+        assert [segment for segment in plan.segments if part.runs(segment)] == own
+        trained = {name for segment in own for name in plan.trained(segment)}
+        names = {task.name for task in part.tasks}
+        assert names == ({task.name for task in plan.tasks} if part.me == 0 else trained)
+
+
+@pytest.mark.parametrize("name", NODED)
+def test_the_first_process_of_a_node_has_all_that_its_store_holds(name: str) -> None:
+    """It writes there what tasks begin with, and sends and receives what is moved."""
+    plan = NODED[name]()
+    for part in each_alone(plan):
+        kept = held(plan)[part.node]
+        assert {(task, number) for task, own in part.held.items() for number in own} == kept
+        first = part.node_devices[0] == part.me
+        assert first == (part.firsts[part.node] == part.me)
+        assert not first or part.held.keys() <= {task.name for task in part.tasks}
+
+
+def test_a_slab_is_that_of_the_largest_program_on_the_device() -> None:
+    """In one process, which has all devices."""
+    plan = handmade.crowd()
+    most = {number: 0 for number in range(len(plan.devices))}
+    for segment in plan.segments:
+        memory = plan.program(segment.program).memory
+        for number, one in zip(segment.devices, memory, strict=True):
+            most[number] = max(most[number], one.slab_bytes)
+    assert Part.whole(plan).slabs == most

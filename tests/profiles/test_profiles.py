@@ -1,17 +1,32 @@
-"""The profile format: strict reading, semantic checks, sizes and rates."""
+"""Profiles: their rules, curves, lengths and units."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
 from support import synthetic
+from support.texts import LENGTHS, SIZES, text_task, us_of
 
 import profiles
-from profiles import FormatError
-from profiles.codec import json_schema, pretty
-from profiles.schema import Profile
-from profiles.units import parse_bytes, parse_rate, show_bytes, show_us
+from profiles import lengths
+from profiles.codec import json_schema, pretty, sha256
+from profiles.curves import OPS, Curve, curves_of, fit, us
+from profiles.errors import FormatError
+from profiles.schema import Evaluation, LayerCost, Profile, Time
+from profiles.units import (
+    LARGEST,
+    parse_bytes,
+    parse_rate,
+    parse_us,
+    show_bytes,
+    show_clock,
+    show_us,
+)
 
 PROFILE = synthetic.profile(synthetic.task("a", layers=2), usable_bytes=1 << 24)
 
@@ -101,3 +116,224 @@ def test_a_bad_rate_says_how_to_write_one(text: str) -> None:
     """Nonsense is refused with an example."""
     with pytest.raises(ValueError, match=r"25GB/s|24GiB|positive"):
         parse_rate(text)
+
+
+FORMULAS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**8), st.integers(0, 10**7))
+
+
+@given(FORMULAS, st.lists(st.integers(1, 1 << 17), min_size=4, max_size=9, unique=True))
+def test_times_of_a_formula_are_fitted_to_the_last_us(
+    formula: tuple[int, int, int], lengths: list[int]
+) -> None:
+    """Rounding to whole µs is all that a fit is off by."""
+    medians = {n: round(us_of(formula, n, n * n)) for n in lengths}
+    assume(min(medians.values()) >= 100)
+    made = fit("forward", medians)
+    assert all(abs(us(made, n, n * n) - t) <= 1 + t / 90 for n, t in medians.items())
+    off = max(abs(us(made, n, n * n) - t) / t for n, t in medians.items())
+    assert made.off_ppm == round(off * 10**6)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=4, max_size=4))
+def test_no_times_give_coefficients_below_zero(times: list[int]) -> None:
+    """Falling and concave times as well: no other point near the fit is better, and none is
+    negative."""
+    medians = dict(zip(SIZES, times, strict=True))
+    made = fit("backward", medians)
+    found = np.array([made.square_fs / 1e9, made.linear_ps / 1e6, made.fixed_ns / 1e3])
+    assert (found >= 0).all()
+
+    def error(x: np.ndarray) -> float:
+        at = {n: x @ [n * n, n, 1] for n in SIZES}
+        return sum(((at[n] - max(1, t)) / max(1, t)) ** 2 for n, t in medians.items())
+
+    least = error(found)
+    for place in range(3):
+        for factor in (0.5, 0.9, 1.1, 2):
+            other = found.copy()
+            other[place] *= factor
+            assert error(other) >= least * (1 - 1e-4) - 1e-6
+        other = found.copy()
+        other[place] += (1e-6, 1e-4, 1)[place]
+        assert error(other) >= least * (1 - 1e-4) - 1e-6
+
+
+def test_packed_sequences_attend_to_themselves_only() -> None:
+    """Two sequences of 512 tokens take less than one of 1024: half of the squares."""
+    made = fit("forward", {n: round(us_of((10**6, 10**7, 10**6), n, n * n)) for n in SIZES})
+    one, two = us(made, 1024, 1024**2), us(made, 1024, 2 * 512**2)
+    assert abs((one - two) - 10**6 * 1024**2 // 2 // 10**9) <= 10
+
+
+def test_a_time_is_the_nearest_us() -> None:
+    """Of the sum of all parts, not of each."""
+    assert us(Curve("forward", 400_000_000, 300_000, 299, 0), 1, 1) == 1
+    assert us(Curve("forward", 200_000_000, 200_000, 99, 0), 1, 1) == 0
+
+
+def test_only_what_was_measured_everywhere_has_a_curve() -> None:
+    """A kind of op that is missing at one length has none."""
+    time = Time(100, 90, 110, 3)
+    costs = tuple(
+        LayerCost(n, 0, 0, 0, 0, 0, 0, time, time, time, pack_backward=time if n > 256 else None)
+        for n in SIZES
+    )
+    assert [curve.op for curve in curves_of(costs)] == list(OPS[:3])
+
+
+def test_a_bad_fit_says_how_bad() -> None:
+    """No curve goes through times that fall by half; the largest error is said."""
+    made = fit("forward", {256: 400, 512: 200, 1024: 400, 2048: 200})
+    assert 300_000 < made.off_ppm < 600_000
+
+
+TASK = text_task()
+
+
+def test_lengths_are_uint32_in_a_file_beside_the_profile(tmp_path: Path) -> None:
+    """Its bytes are those that the profile has the sha256 of, and they come back."""
+    lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    data = (tmp_path / "x.text.lengths").read_bytes()
+    assert data == b"".join(n.to_bytes(4, "little") for n in LENGTHS)
+    assert TASK.lengths is not None
+    assert TASK.lengths.sha256 == sha256(data)
+    assert lengths.load(tmp_path / "x.json", [TASK])["text"].tolist() == LENGTHS
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda x: np.array(x, ">i8"), tuple])
+def test_lengths_of_any_kind_are_told_alike(kind: type) -> None:
+    """Sums, the longest and the hash do not go by how they are kept."""
+    said = lengths.describe(kind(LENGTHS))
+    assert (said.samples, said.tokens, said.longest) == (8, sum(LENGTHS), 4096)
+    assert said == TASK.lengths
+
+
+def test_sums_are_exact() -> None:
+    """Lengths are added in 64 bits."""
+    assert lengths.describe([2**32 - 1] * 8).tokens == 8 * (2**32 - 1)
+
+
+def test_missing_and_changed_files_are_refused(tmp_path: Path) -> None:
+    """One line that names the file and the task, and says what to do."""
+    path = tmp_path / "x.json"
+    with pytest.raises(FormatError, match=r"x\.text\.lengths: the lengths of task text cannot be"):
+        lengths.load(path, [TASK])
+    lengths.save(path, "text", LENGTHS[:-1])
+    with pytest.raises(FormatError, match="has 28 bytes, the 8 lengths of task text have 32"):
+        lengths.load(path, [TASK])
+    lengths.save(path, "text", [*LENGTHS[:-1], 78])
+    with pytest.raises(FormatError, match=r"its sha256 is .*; profile again"):
+        lengths.load(path, [TASK])
+
+
+def test_samples_of_evaluations_have_a_file_of_their_own(tmp_path: Path) -> None:
+    """By the task's name with `.evaluation`; a task without lengths has none."""
+    said = lengths.describe([3, 4])
+    task = structs.replace(TASK, evaluation=Evaluation(2, 1), evaluation_lengths=said)
+    lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    lengths.save(tmp_path / "x.json", lengths.held_out("text"), [3, 4])
+    found = lengths.load(tmp_path / "x.json", [task, structs.replace(TASK, lengths=None)])
+    assert {name: own.tolist() for name, own in found.items()} == {
+        "text": LENGTHS,
+        "text.evaluation": [3, 4],
+    }
+    assert (tmp_path / "x.text.evaluation.lengths").stat().st_size == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"evaluation": Evaluation(2, 1)}, "text: there are no lengths of samples to evaluate it"),
+        ({"evaluation_lengths": TASK.lengths}, "text: there are lengths of samples to evaluate it"),
+        (
+            {
+                "evaluation": Evaluation(2, 1),
+                "evaluation_lengths": structs.replace(lengths.describe([3, 4]), tokens=9),
+            },
+            "text: 2 lengths of at most 4 cannot have 9 tokens",
+        ),
+    ],
+)
+def test_a_task_with_lengths_is_evaluated_on_samples_with_lengths(
+    change: dict[str, object], said: str
+) -> None:
+    """And only where it is evaluated."""
+    task = structs.replace(TASK, **change)
+    profile = synthetic.profile(task, usable_bytes=1 << 30)
+    with pytest.raises(FormatError, match=said):
+        profiles.loads(pretty(profile), "x.json")
+
+
+def test_steps_begin_again_after_the_last_sample() -> None:
+    """Step t has sample t * batch and those that follow."""
+    assert [lengths.of_step(t, 3, 5).tolist() for t in range(3)] == [
+        [0, 1, 2],
+        [3, 4, 0],
+        [1, 2, 3],
+    ]
+
+
+def test_a_file_of_lengths_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Nothing is left of one that could not be written."""
+    (tmp_path / "x.text.lengths").mkdir()
+    with pytest.raises(FormatError, match="it is a folder"):
+        lengths.save(tmp_path / "x.json", "text", LENGTHS)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.text.lengths"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=99), st.integers(1, 24), st.integers(1, 5))
+def test_samples_are_reordered_within_their_windows(
+    own: list[int], batch: int, window: int
+) -> None:
+    """Each once: the first step has the longest, every other one of 16 or more a quarter of its
+    samples from the shortest that are left; all else from the longest; of equal ones the first."""
+    order, size = lengths.reorder(own, batch, window).tolist(), batch * window
+    for at in range(0, len(own), size):
+        left = sorted(range(at, min(at + size, len(own))), key=lambda n: (-own[n], n))
+        for step in range(at, at + len(left), batch):
+            found = order[step : min(step + batch, at + size)]
+            short = len(found) // 4 if step > at and len(found) >= 16 else 0
+            middle = slice(len(found) - short, len(left) - short)
+            assert found == left[: middle.start] + left[middle.stop :]
+            left = left[middle]
+
+
+@pytest.mark.parametrize(
+    ("text", "us"),
+    [
+        ("90s", 90_000_000),
+        ("1:23:00", 4_980_000_000),
+        ("01:23:00", 4_980_000_000),
+        ("83m", 4_980_000_000),
+        ("83:00", 4_980_000_000),
+        ("1.5h", 5_400_000_000),
+        ("250ms", 250_000),
+        ("12us", 12),
+        ("4980", 4_980_000_000),
+        ("0.000001", 1),
+        ("0", 0),
+    ],
+)
+def test_times_are_read_in_all_their_forms(text: str, us: int) -> None:
+    """A clock, a number with a unit, or plain seconds."""
+    assert parse_us(text) == us
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1:2", "1:2:3:04", "3d", "1e3", "nan", "1,5s"])
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    """The error says how to write one."""
+    with pytest.raises(ValueError, match="write it like 90s, 1:23:00, 83m"):
+        parse_us(text)
+
+
+def test_times_beyond_all_plans_are_refused() -> None:
+    """No prediction is as long."""
+    with pytest.raises(ValueError, match="more than 35 years"):
+        parse_us("999999h")
+
+
+@given(st.integers(0, LARGEST))
+def test_a_clock_reads_back_exactly(us: int) -> None:
+    """What is shown to the µs may be typed again."""
+    assert parse_us(show_clock(us)) == us

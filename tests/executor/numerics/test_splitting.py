@@ -254,7 +254,7 @@ def test_zoo(name: str) -> None:
     check(MODELS[name](4), torch.randn(6, WIDTH), once=name != "checkpoint")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(trees.MODELS, st.integers(0, 9))
 def test_random_modules(tree: Any, seed: int) -> None:
     """Trees of layers with skips, shared and frozen parameters, statistics and dropout."""

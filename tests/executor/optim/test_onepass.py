@@ -119,7 +119,7 @@ def test_one_pass_gives_the_bits_of_torch(kind: str, groups: bool) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=4),

@@ -24,6 +24,7 @@ from executor.errors import RunError
 from executor.replay.recorder import Recorder
 from plans import runlog, timing
 from plans.schema import Plan
+from plans.timing.intervals import uncovered
 from profiles.schema import Emulation
 
 SLOW_LINK = Emulation(h2d_bytes_per_s=1_000_000, d2h_bytes_per_s=2_000_000, latency_us=1000)
@@ -102,7 +103,7 @@ def overlap_us(log: runlog.RunLog) -> int:
     copies = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "PS"]
     compute = [(r.start_us, r.end_us) for r in log.ops if r.op.split(".")[2][0] in "FB"]
     busy = sum(end - start for start, end in timing.union(copies))
-    return busy - timing.uncovered(copies, compute)
+    return busy - uncovered(copies, compute)
 
 
 def test_copies_overlap_with_compute(tmp_path: Path) -> None:

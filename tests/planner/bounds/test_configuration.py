@@ -1,7 +1,8 @@
-"""The configuration program against what is known and against timetables."""
+"""The configuration program against what is known and timetables; the registry of bounds."""
 
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from support.searches import effort
 from support.time_indexed import alike
 
 from planner.bounds.configuration import Column, Demand, column, configuration
+from planner.bounds.named import NAMED
+from planner.bounds.task import TaskBound
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Job, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
@@ -154,3 +157,22 @@ def test_a_column_is_never_longer_than_segments_of_its_program(
         parts = [rounds // segments + (n < rounds % segments) for n in range(segments)]
         us = sum(duration_us(program, part) for part in parts)
         assert us * steps >= rounds * made.us
+
+
+README = Path(__file__).parents[3] / "planner" / "README.md"
+
+
+def test_the_readme_says_what_every_bound_is() -> None:
+    """Its table has them in the order in which plans name them."""
+    _, _, table = README.read_text().partition("| bound | says |\n|---|---|\n")
+    rows, _, _ = table.partition("\n\n")
+    assert [row.split(" | ")[0] for row in rows.split("\n")] == [f"| {one.name}" for one in NAMED]
+
+
+def test_a_weaker_bound_stands_for_one_that_is_not_known() -> None:
+    """By phases no more is known on several devices than fill and drain, with lengths than the
+    longest samples."""
+    several = TaskBound({"compute": 2, "fill-and-drain": 5})
+    assert (several.us("phase"), several.us("longest"), several.period_us) == (5, 2, 5)
+    lengths = TaskBound({"compute": 2, "longest": 4})
+    assert (lengths.us("fill-and-drain"), lengths.period_us) == (4, 4)

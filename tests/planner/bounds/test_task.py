@@ -177,7 +177,7 @@ def test_layers_without_transients_have_a_bound() -> None:
     assert task_bound(task, effort(), case.links, case.device_bytes).us("phase") > 0
 
 
-@settings(max_examples=75)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_no_round_on_several_devices_beats_a_bound(seed: int) -> None:
     """Whatever runs where and in which order, in any modes, on devices just large enough."""

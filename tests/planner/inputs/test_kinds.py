@@ -137,17 +137,6 @@ def test_mixed_devices_are_used_to_the_end() -> None:
         assert ratio(scaled(count, max(devices) + 1, seed=seed), devices) <= 1.01
 
 
-def test_a_list_waits_for_the_device_that_is_done_sooner() -> None:
-    """A device that is free but four times as slow is left to what comes later."""
-    jobs = [Job(name, 10, (Run(0, 10), Run(0, 40))) for name in "abc"]
-    pieces = list_schedule(jobs, range(3), (0, 1))
-    assert [(p.job, *p.devices, p.end_us) for p in pieces] == [
-        ("a", 0, 100),
-        ("b", 0, 200),
-        ("c", 0, 300),
-    ]
-
-
 def tasks(slow: int = 1, layers: int = 2) -> list[Task]:
     """Two tasks as a device measures them that computes so many times slower."""
     return [
@@ -169,12 +158,6 @@ def both(one: Profile, other: Profile, *devices: int) -> Problem:
         device_bytes=(None,) * 2,
         host_bytes=None,
     )
-
-
-def test_one_profile_is_one_kind() -> None:
-    """The same problem as without kinds."""
-    made = across([profiled()], ["p"], devices=(2,), device_bytes=(None,), host_bytes=None)
-    assert made == Problem.of(profiled(), devices=2, device_bytes=None, host_bytes=None)
 
 
 def test_each_kind_has_its_own_times_and_memory() -> None:

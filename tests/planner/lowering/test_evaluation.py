@@ -114,7 +114,7 @@ def test_evaluations_leave_no_gaps() -> None:
     assert sum(work.us(0, work.rounds) for work in works) >= plan.prediction.makespan_us
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 50), kib=st.integers(12, 60), cuts=st.sets(st.integers(1, 3)))
 def test_the_shortest_that_fits_is_sound(seed: int, kib: int, cuts: set[int]) -> None:
     """Whatever fits a device is a program within its bytes; the rest says what would do."""

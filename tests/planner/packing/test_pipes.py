@@ -22,7 +22,7 @@ def test_a_curve_gives_whole_us_rounded_up() -> None:
     assert Curve(0.0, 0.0).us(np.array([100])).tolist() == [1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problems(), st.randoms(use_true_random=False))
 def test_a_pipeline_is_done_when_its_longest_has_passed_all_stages(
     problem: tuple[Pool, Array], random: Random
@@ -43,7 +43,7 @@ def test_a_pipeline_is_done_when_its_longest_has_passed_all_stages(
     assert pool.finishes(times, places).tolist() == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40)
 @given(problems(fixed=200))
 @example((Pool((SHORT, LONG)), np.array([100])))  # no sequence fits: nothing to pack
 def test_no_packing_of_a_pipeline_is_done_sooner(problem: tuple[Pool, Array]) -> None:
@@ -84,7 +84,7 @@ def test_the_room_of_a_pipeline_is_what_is_done_by_then(depth: int, fixed: float
     assert all(a < b for a, b in pairwise(found))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(problems(most=12, fixed=200), st.randoms(use_true_random=False))
 def test_no_dispatch_is_done_before_the_floor(problem: tuple[Pool, Array], random: Random) -> None:
     """Whatever goes where it fits; a step without sequences takes no time."""

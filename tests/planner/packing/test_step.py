@@ -77,7 +77,7 @@ def test_of_all_dispatches_the_one_that_is_shortest_when_packed_is_taken() -> No
     assert max(pack_step(pool, lengths, "ffd").us) == min(found) < max(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(pools(200), st.integers(1, 400), st.integers(0, 1000), st.sampled_from(get_args(How)))
 def test_a_step_is_never_longer_than_longest_first(
     pool: Pool, count: int, seed: int, how: How

@@ -103,7 +103,7 @@ def test_the_owner_never_streams() -> None:
     assert any(params == "streamed" for params, _ in holdings(costs.shard(2, 6)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sets(st.integers(1, 5), min_size=1),
     st.sampled_from([Mode(), Mode("resident", "device", "saved"), Mode("kept", "host", "offload")]),

@@ -1,7 +1,4 @@
-"""The checker on plans of at most 1 MB that are meant to hurt: it answers shortly, and soon.
-
-`tests/benchmarks/hostile_files.py` says what each takes.
-"""
+"""The checker on plans of at most 1 MB that are meant to hurt: it answers shortly, and soon."""
 
 import resource
 

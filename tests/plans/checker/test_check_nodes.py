@@ -85,7 +85,7 @@ def test_every_harmful_change_of_an_op_is_refused(name: str) -> None:
 
 
 @given(st.sampled_from(["moved", "gang", "fleet", "relay", "pipeline", "parallel"]), st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_states_are_never_looked_for_where_they_are_not(name: str, data: st.DataObject) -> None:
     """Devices on any nodes: what the checker accepts trains the right numbers."""
     plan = handmade.PLANS[name]()

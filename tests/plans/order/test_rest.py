@@ -1,4 +1,4 @@
-"""The rest of a plan: what is done of it, and what is left, are the whole of it."""
+"""Segments in order, nodes, and the rest of a plan: what is done and what is left are the whole."""
 
 from pathlib import Path
 
@@ -7,11 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import handmade
+from support.noded import NODED, on_nodes, taken
 from support.retime import retimed
 
 import plans
 from plans.checker.check import violations
-from plans.order import Reached, due_of, rest
+from plans.order import (
+    Reached,
+    Run,
+    due_of,
+    first_steps,
+    held,
+    homes,
+    laid_out,
+    node_count,
+    nodes_of,
+    predecessors,
+    rest,
+    spans,
+    store_bytes,
+    uses,
+    waits_for,
+)
 from plans.schema import Plan
 from profiles.errors import FormatError
 
@@ -86,3 +103,77 @@ def test_tasks_of_one_segment_have_to_be_at_one_point() -> None:
         FormatError, match=r"segment 0 has tasks .*: b after step 1, a after step 2"
     ):
         rest(plan, Reached({"a": 2, "b": 1}))
+
+
+def test_each_waits_for_the_latest_that_claims_the_same() -> None:
+    """Not for those that the latest waits for itself."""
+    assert predecessors([["a", 0], ["b", 1], ["a", 1], ["a", 0]]) == [set(), set(), {0, 1}, {0, 2}]
+
+
+def test_segments_begin_when_devices_and_tasks_are_free() -> None:
+    """And no sooner than they may."""
+    plan = handmade.fleet()
+    one = plan.programs[0]
+    runs = [Run(one, (0,), 2), Run(one, (1,), 1), Run(one, (0,), 1, 10**9)]
+    first, second, third = laid_out(runs)
+    assert (first.start_us, second.start_us, third.start_us) == (0, first.end_us, 10**9)
+
+
+def test_steps_are_counted_over_segments() -> None:
+    """Every segment goes on where the task's segments before it ended, in any hand-made plan."""
+    plan = handmade.fleet()
+    steps, waits = first_steps(plan), waits_for(plan)
+    for index, segment in enumerate(plan.segments):
+        for task in plan.trained(segment):
+            before = [n for n in range(index) if task in steps[n]]
+            done = plan.task(task).done + sum(plan.segments[n].rounds for n in before)
+            assert steps[index][task] == done
+            assert not before or any(n >= before[-1] for n in waits[index])
+
+
+def test_the_nodes_of_a_segment_are_those_of_its_devices() -> None:
+    """In its order of them."""
+    plan = NODED["mixed"]()
+    assert node_count(plan) == 2
+    every = [nodes_of(plan, one) for one in plan.segments]
+    assert every == [(0, 1), (1,), (0, 1), (1,), (0, 1), (1,)]
+
+
+def test_a_program_uses_the_stores_of_the_nodes_of_its_ops() -> None:
+    """Replicas that load their parameters do so on both nodes."""
+    plan = on_nodes(handmade.parallel(), (0, 1))
+    (program,) = plan.programs
+    assert uses(program, plan.tasks, (1, 0)) == {("a", 0): {0, 1}}
+    assert uses(program, plan.tasks, (1, 1)) == {("a", 0): {1}}
+    assert homes(plan) == {("a", 0): {0, 1}}
+
+
+@pytest.mark.parametrize("name", NODED)
+def test_a_node_takes_memory_for_what_it_uses(name: str) -> None:
+    """Byte by byte, where no update has anything beside it."""
+    plan = NODED[name]()
+    nodes = range(node_count(plan))
+    assert store_bytes(plan) == [taken(plan, node) for node in nodes]
+    assert store_bytes(plan) == [sum(b - a for a, b in own) for own in spans(plan)]
+
+
+def test_on_one_node_the_store_is_whole() -> None:
+    """Whatever its ops name."""
+    plan = handmade.gang()
+    assert store_bytes(plan) == [plan.host.bytes] == [end for _, end in spans(plan)[0]]
+    assert held(plan) == [{("a", 0), ("a", 1), ("b", 0), ("b", 1)}]
+
+
+def test_a_stage_leaves_the_other_stages_store_alone() -> None:
+    """Each node holds the shard of its own."""
+    assert held(NODED["across"]()) == [{("a", 0)}, {("a", 1)}]
+    assert held(NODED["mixed"]()) == [{("a", 0)}, {("a", 1), ("b", 0), ("b", 1)}]
+
+
+def test_nodes_use_what_no_other_one_does() -> None:
+    """Of tasks apart, each the bytes of its own."""
+    plan = NODED["fleet"]()
+    for node, name in enumerate("ab"):
+        own = [b for b in plan.host.buffers if b.name.startswith(f"{name}.")]
+        covered = {at for begin, end in spans(plan)[node] for at in range(begin, end)}
+        assert covered == {at for b in own for at in range(b.offset, b.offset + b.bytes)}

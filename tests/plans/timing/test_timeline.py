@@ -1,13 +1,17 @@
-"""Every op of every round on its device, at its time."""
+"""Every op of every round on its device, at its time; phases, and unions of intervals."""
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import combinations, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import timetables
 from support.kinded import kinded
 
 from plans import timing
-from plans.schema import Plan
+from plans.schema import Plan, Program, Segment
+from plans.timing.intervals import uncovered
 
 MANY = ([[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))  # runs of two kinds of rounds
 
@@ -69,3 +73,65 @@ def test_bars_of_a_window_leave_out_runs_of_rounds_beyond_it() -> None:
     starts = {(b.start_us + n * b.period_us, b.us) for b in found for n in range(b.rounds)}
     assert seen <= starts
     assert len(found) < len(list(timing.op_bars(plan))) // 10
+
+
+def test_phases_begin_where_the_program_says() -> None:
+    """Enter at the segment's start, rounds a period apart, leave after the last."""
+    op = timetables.tiny().programs[0].round[0]
+    program = Program("p", 1, ("a",), 10, 100, 130, 5, (), (), (op,), ())
+    segment = Segment("p", (0,), 4, 1000, 1445)
+    assert [phase[2:5] for phase in timing.phases(program, segment)] == [
+        (1000, 100, 1),
+        (1010, 100, 4),
+        (1440, 100, 1),
+    ]
+
+
+Spans = list[tuple[int, int]]
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
+
+
+def _points(spans: Iterable[tuple[int, int]]) -> set[int]:
+    return {point for start, end in spans for point in range(start, end)}
+
+
+@given(SPANS)
+def test_union_covers_the_same_points_disjointly(spans: Spans) -> None:
+    """Merged intervals ascend with gaps between them and hold exactly the points given."""
+    merged = timing.union(spans)
+    assert _points(merged) == _points(spans)
+    assert all(a[1] < b[0] for a, b in pairwise(merged))
+
+
+@given(SPANS)
+def test_overlaps_are_pairs_with_points_in_common(spans: Spans) -> None:
+    """Each pair of spans once, the one that begins later second."""
+    found = [
+        (one[2], other[2]) for one, other in timing.overlaps((*s, n) for n, s in enumerate(spans))
+    ]
+    common = {
+        frozenset(pair)
+        for pair in combinations(range(len(spans)), 2)
+        if _points([spans[pair[0]]]) & _points([spans[pair[1]]])
+    }
+    assert {*map(frozenset, found)} >= common
+    assert all(spans[one] <= spans[other] for one, other in found)
+    assert len(found) == len({*map(frozenset, found)})
+
+
+@given(SPANS, SPANS)
+def test_uncovered_counts_points_outside_the_cover(spans: Spans, cover: Spans) -> None:
+    """The uncovered length is the number of points in the intervals and not in the cover."""
+    assert uncovered(spans, cover) == len(_points(spans) - _points(cover))
+
+
+def test_copies_are_exposed_where_their_own_device_does_not_compute() -> None:
+    """Overlapping copies count once, other devices and the host hide nothing."""
+    ops = [
+        ("0.h2d", 0, 10),
+        ("0.d2h", 5, 20),
+        ("0.compute", 8, 12),
+        ("1.compute", 0, 20),
+        ("host.0", 0, 20),
+    ]
+    assert timing.exposed_copy_us(ops) == {0: 16}

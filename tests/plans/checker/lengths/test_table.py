@@ -261,7 +261,7 @@ def cases(draw: st.DrawFn) -> tuple[Runs, Rows, bool, int, list[int] | None]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cases())
 def test_violations_are_those_of_a_loop_over_all_samples(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[Runs, Rows, bool, int, list[int] | None]
