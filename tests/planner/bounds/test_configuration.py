@@ -14,6 +14,7 @@ from support.time_indexed import alike
 from planner.bounds.configuration import Column, Demand, column, configuration
 from planner.bounds.named import NAMED
 from planner.bounds.task import TaskBound
+from planner.inputs.limits import Limits
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Job, makespan
 from planner.timetable.list_schedule import list_schedule, longest_remaining
@@ -31,6 +32,9 @@ jobs = st.lists(
     min_size=1,
     max_size=6,
 ).map(lambda ws: [replace(w, name=f"t{i}") for i, w in enumerate(ws)])
+
+
+BRIEF = Limits(timetable_parts=2_000)  # no search has to come close to the bound
 
 
 def alone(job: Job, devices: int = 1) -> Column:
@@ -56,7 +60,7 @@ def test_single_devices_end_with_the_longest_task_or_the_even_share(
 def test_no_timetable_is_below_the_bound(asked: list[Job], devices: int) -> None:
     """Neither the planner's nor a greedy one, whatever it costs to enter and leave."""
     bound = least_us(asked, devices)
-    assert makespan(assign_jobs(asked, (0,) * devices, bound, effort())) >= bound
+    assert makespan(assign_jobs(asked, (0,) * devices, bound, effort(BRIEF))) >= bound
     for made in (
         longest_remaining(asked, (0,) * devices),
         list_schedule(asked, range(len(asked)), (0,) * devices),
