@@ -1,7 +1,7 @@
 """Tasks with lengths: sequences to measure them with, and what must hold of them."""
 
 from executor.profiling.tokens.draws import check_draws, check_steady
-from executor.profiling.tokens.linear import bad_fits, check_linear, off
+from executor.profiling.tokens.linear import bad_fits, check_linear
 from executor.profiling.tokens.mixing import TO_PACK, mixes
 from executor.profiling.tokens.sequences import (
     check_asked,
@@ -22,7 +22,6 @@ __all__ = [
     "check_steady",
     "check_sums",
     "mixes",
-    "off",
     "one",
     "sizes",
     "tried",

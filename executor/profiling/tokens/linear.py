@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from executor.errors import WorkloadError
 from profiles.codec import ALIGNMENT
-from profiles.curves import FEWEST, IN_PROPORTION, NO_FASTER, curves_of, us
+from profiles.curves import FEWEST, IN_PROPORTION, NO_FASTER, curves_of
 from profiles.schema import Layer, LayerCost
 
 _SLACK = 1.01  # kernels choose their scratch by size
@@ -63,20 +63,3 @@ def bad_fits(layers: Sequence[Layer]) -> str:
         f"measured, the worst {op} of layer {n} ({layers[n].name}) by {ppm / 10**4:.0f} %; "
         "profile on an idle machine, or with more --samples or other --lengths"
     )
-
-
-def off(layers: Sequence[Layer]) -> float:
-    """The most by which curves of forwards and backwards of all layers together are off at a
-    measured length, as a part of that time."""
-    ops = ("forward", "backward")
-    worst = 0.0
-    for place, tokens in enumerate(cost.microbatch for cost in layers[0].costs):
-        measured = sum(getattr(one.costs[place], op).median_us for one in layers for op in ops)
-        fitted = sum(
-            us(curve, tokens, tokens**2)
-            for one in layers
-            for curve in curves_of(one.costs)
-            if curve.op in ops
-        )
-        worst = max(worst, abs(fitted - measured) / max(1, measured))
-    return worst
