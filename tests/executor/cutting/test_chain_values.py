@@ -222,6 +222,12 @@ def asks_for_a_table(model: Model, x: Tensor) -> Tensor:
     return y
 
 
+def ends_without_parameters(model: Model, x: Tensor) -> Tensor:
+    h = torch.rand(WIDTH) * model.enter(x)
+    y = model.through(h) + torch.rand(WIDTH) * x
+    return y[:, 0, :5] - y.mean(1)[:, :5]
+
+
 def has_buffers_in_one_tensor(model: Model, x: Tensor) -> Tensor:
     h = model.enter(x) * model.low + model.high
     y: Tensor = model.leave(model.through(h) * model.low)
@@ -230,7 +236,13 @@ def has_buffers_in_one_tensor(model: Model, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "body",
-    [notes_a_number, tames_between, asks_for_a_table, has_buffers_in_one_tensor],
+    [
+        notes_a_number,
+        tames_between,
+        asks_for_a_table,
+        has_buffers_in_one_tensor,
+        ends_without_parameters,
+    ],
     ids=lambda body: body.__name__,
 )
 def test_values_that_no_way_depends_on_hinder_nothing(body: Any) -> None:
