@@ -2,8 +2,8 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -14,7 +14,6 @@ from executor.errors import RunError, one_line
 from executor.numerics import Layout, OwnRandomness, hold, mapped, tensors_of
 from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.loss import Batch
-from executor.workload.steps import Steps
 from executor.workload.task import Evaluation, Task
 from plans.schema import Task as PlanTask
 from plans.timing import scaled
@@ -22,6 +21,16 @@ from profiles.schema import Counts
 
 AHEAD = 2  # steps prepared beyond the newest one asked for
 ROOM = AHEAD + 2  # steps there is staging memory for: the newest, and one on its way to the device
+
+
+class Packed(Protocol):
+    """The steps of a task whose samples have lengths, see `steps.Steps`."""
+
+    def tokens(self, step: int) -> Sequence[int]:
+        """The most tokens of each of the step's microbatches."""
+
+    def packed(self, step: int, wanted: Collection[int]) -> dict[int, tuple[Batch, Share]]:
+        """Those of the step's microbatches that are `wanted`, each with its share of the loss."""
 
 
 class Staged(NamedTuple):
@@ -47,7 +56,7 @@ class Batches:
         staging: Tensor,
         prepare: Callable[[int], None],
         called: Callable[[int], str] = "data({})".format,
-        steps: Steps | None = None,
+        steps: Packed | None = None,
     ) -> None:
         self._layouts: tuple[Layout, Layout] | None = None  # where all microbatches are alike
         self._steps = steps
