@@ -149,7 +149,7 @@ class Bench:
 
         Where the input needs none, as above layers that learn nothing, the first part would do
         all. Compared are kernels that always give the same bits: attention's fastest backward on
-        CUDA does not, whole or in parts."""
+        a GPU does not, whole or in parts."""
         if self.dx is None or not any(self.x.layout.needs):
             return False
         with same_kernels():
