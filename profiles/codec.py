@@ -101,15 +101,11 @@ def _layout(value: Any, indent: str) -> str:
         return flat
     inner = indent + " "
     if isinstance(value, dict):
-        if _is_op(value):
+        if "stream" in value and "id" in value:  # an op
             return flat
         rows = [f"{msgspec.json.encode(k).decode()}:{_layout(v, inner)}" for k, v in value.items()]
         return "{\n" + ",\n".join(inner + row for row in rows) + "\n" + indent + "}"
     return "[\n" + ",\n".join(inner + _layout(v, inner) for v in value) + "\n" + indent + "]"
-
-
-def _is_op(value: dict[str, Any]) -> bool:
-    return "stream" in value and "id" in value
 
 
 def check_target(path: str | Path, *inputs: str | Path) -> None:

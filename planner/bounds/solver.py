@@ -45,6 +45,7 @@ def minimise(name: str) -> Any:
     return pulp.LpProblem(name, pulp.LpMinimize)
 
 
+_NODES = 20_000  # so that the answer does not depend on the machine
 _SURE, _MANY = 0.999, 256  # from when on a part is a whole, and columns are many
 _expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
 
@@ -61,9 +62,7 @@ def total(row: Iterable[tuple[float, Any]]) -> Any:
     return made + constant if constant else made
 
 
-def solve(
-    model: Any, *, seconds: float, seed: int, nodes: int = 20_000, gap: float = 1e-6
-) -> Status:
+def solve(model: Any, *, seconds: float, seed: int, gap: float = 1e-6) -> Status:
     """Solve; one thread and a node limit, so that the answer does not depend on the machine. The
     values are those of the model's variables."""
     solver = pulp.HiGHS(
@@ -71,7 +70,7 @@ def solve(
         timeLimit=max(0.1, seconds),
         threads=1,
         gapRel=gap,
-        mip_max_nodes=nodes,
+        mip_max_nodes=_NODES,
         random_seed=seed,
     )
     try:

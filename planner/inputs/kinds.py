@@ -56,7 +56,8 @@ def across(
                 f"{name}: {what} is {theirs}, in {names[0]} it is {mine}; profiles of one plan "
                 "must be of the same workload, measured on different devices"
             )
-    every = [[_named(profile, task.name) for profile in profiles] for task in first.tasks]
+    named = [{task.name: task for task in profile.tasks} for profile in profiles]
+    every = [[tasks[task.name] for tasks in named] for task in first.tasks]
     level = zip(*(_level(tasks) for tasks in every), strict=True)
     kinds = tuple(
         DeviceGroup.of(f"k{number}", structs.replace(profile, tasks=tuple(tasks)), count, size)
@@ -92,10 +93,6 @@ def one_generator(problem: Problem) -> None:
             "different random numbers, so a task would not train the same on both; "
             "build a plan for each"
         )
-
-
-def _named(profile: Profile, name: str) -> Task:
-    return next(task for task in profile.tasks if task.name == name)
 
 
 def _differences(one: Profile, other: Profile) -> Iterator[tuple[str, object, object]]:

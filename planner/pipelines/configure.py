@@ -7,7 +7,7 @@ the shortest round is kept.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from planner.errors import Infeasible
 from planner.inputs import DeviceGroup, Effort, Layout, layouts
@@ -18,9 +18,9 @@ from planner.pipelines.fitting import kept, mode_program
 from planner.pipelines.ranking import LATE, rank_ways
 from planner.pipelines.reorder import PLACED, moved, reordered
 from planner.pipelines.sketch import INTERLEAVED, Sketch, most, promising, sketches
-from planner.search import Candidate, short_devices, short_host, teams_of
+from planner.search import Candidate, short_devices, short_host, sums_of, teams_of
 from planner.shards import Links, stays_whole
-from plans.additions import Additions, added
+from plans.additions import Additions
 from plans.prediction import Alternative
 from profiles.schema import Task
 
@@ -54,7 +54,10 @@ def best_pipeline(
     links = Links.of(kind.device, kind.node)
     sums = (alike or {}).get(task.name)
     teams = () if sums is None else teams_of(task, sums)
-    every = sorted(promising(list(sketches(task, links, chosen, names, teams))), key=_rank)
+    every = sorted(
+        promising(list(sketches(task, links, chosen, names, teams))),
+        key=attrgetter("bound_us", "pieces"),
+    )
     every = list({(one.family, one.cuts): one for one in reversed(every)}.values())[::-1]
     if not every:
         raise _impossible(task, chosen[-1], order)
@@ -69,7 +72,7 @@ def best_pipeline(
         found = _shortest(tried)
         if layout is None:
             others = _placed(found, kind.device_bytes, host_bytes, effort)
-            tried += (one for one in others if sums is None or _sums(one) == sums)
+            tried += (one for one in others if sums is None or _sums(one.round) == sums)
             found = _shortest(tried)
     made = _made(found)
     rounds = sum(one.round is not None for one in tried)
@@ -89,20 +92,14 @@ def _made(tried: Tried) -> PipelineRound:
     return tried.round
 
 
-def _sums(tried: Tried) -> Additions | None:
-    """The order in which its round adds gradients, if there is one."""
-    made = tried.round
-    layers = [(shard.first, shard.end) for shard in made.strategy.shards] if made else []
-    return added(made.program(), tried.sketch.costs.task.name, layers) if made else None
+def _sums(made: PipelineRound | None) -> Additions | None:
+    """The order in which a round adds gradients, if there is one."""
+    return sums_of(made.program(), made.strategy) if made else None
 
 
 def _shortest(tried: Sequence[Tried]) -> Tried:
     """The one with the shortest round."""
     return min((one for one in tried if one.round), key=lambda one: _made(one).period_us)
-
-
-def _rank(sketch: Sketch) -> tuple[int, int]:
-    return sketch.bound_us, sketch.pieces
 
 
 def _placed(found: Tried, room: int, host_bytes: int, effort: Effort) -> Iterator[Tried]:

@@ -3,14 +3,16 @@
 from planner.errors import Infeasible
 from planner.inputs import Problem
 from planner.search.task import Candidate
+from planner.shards import Planned
 from plans.additions import Additions, added
+from plans.schema import Program
 from profiles.schema import Task
 
 
-def sums_of(way: Candidate) -> Additions:
-    """The additions of gradients of layers that several devices train, by a strategy's programs."""
-    layers = [(shard.first, shard.end) for shard in way.strategy.shards]
-    return added(way.program, way.strategy.costs.task.name, layers)
+def sums_of(program: Program, strategy: Planned) -> Additions:
+    """The additions of gradients of layers that several devices train, by a strategy's program."""
+    layers = [(shard.first, shard.end) for shard in strategy.shards]
+    return added(program, strategy.costs.task.name, layers)
 
 
 def teams_of(task: Task, before: Additions) -> list[int]:
@@ -27,7 +29,7 @@ def adds_alike(problem: Problem, way: Candidate) -> None:
     order than it did."""
     name = way.strategy.costs.task.name
     before, count = problem.additions.get(name), way.program.devices
-    if before is not None and sums_of(way) != before:
+    if before is not None and sums_of(way.program, way.strategy) != before:
         told = ", ".join(f"{a.sum} in layers {a.first_layer} to {a.end_layer - 1}" for a in before)
         raise Infeasible(
             f"{name}: several devices trained it, which added its microbatches' gradients as "

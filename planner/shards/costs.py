@@ -49,10 +49,6 @@ def _packing(cost: LayerCost) -> tuple[int, int]:
     return max(0, cost.pack_backward.median_us - both - unpack), unpack
 
 
-def _prefix(values: list[int]) -> Array:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(values, np.int64))])
-
-
 @dataclass(frozen=True, eq=False)
 class TaskCosts:
     """One task at one microbatch size. apart: tied layers may lie in several shards (`ties`). cast:
@@ -158,7 +154,8 @@ class TaskCosts:
             "way": [*way],
             "least": [*least],
         }
-        return {name: _prefix(values) for name, values in columns.items()}
+        every = {name: np.array([0, *values], np.int64) for name, values in columns.items()}
+        return {name: np.cumsum(values) for name, values in every.items()}
 
     @cached_property
     def peaks(self) -> dict[str, Array]:

@@ -91,7 +91,11 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
     local = [one for one in ops if one.predicted_us and one.lane is not Lane.P2P]
     ranks = {one.device: record.rank for one, record in zip(ops, log.ops, strict=True)}
     timed = [one for one in ops if not one.metered] or ops
-    errors = [abs(one.us / one.predicted_us - 1) for one in timed if _computes(one)]
+    errors = [
+        abs(one.us / one.predicted_us - 1)
+        for one in timed
+        if one.kind in COMPUTES and one.predicted_us
+    ]
     missing = _missing(plan, ops, {drop.task for drop in log.drops})
     whole = Ratio(plan.prediction.makespan_us, end.actual_us if end else 0)
     spans = {name: last - first for name, (first, last) in task_spans(plan).items()}
@@ -125,10 +129,6 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
             for drop in log.drops
         },
     )
-
-
-def _computes(one: OpBar) -> bool:
-    return one.kind in COMPUTES and one.predicted_us > 0
 
 
 def _sums(ops: Iterable[OpBar], key: Callable[[OpBar], Key]) -> dict[Key, Ratio]:

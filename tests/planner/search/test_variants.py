@@ -133,7 +133,7 @@ ALONE, SENT = way(handmade.resident()), way(handmade.parallel())
 def test_a_task_that_goes_on_adds_as_before(before: tuple[Addition, ...], other: Candidate) -> None:
     """One that keeps its microbatches; others add as is best."""
     asked = replace(problem(), microbatch={"a": 1}, additions={"a": before})
-    assert [sums_of(one) for one in (ALONE, SENT)] == [(), REPLICATED]
+    assert [sums_of(one.program, one.strategy) for one in (ALONE, SENT)] == [(), REPLICATED]
     for one in (ALONE, SENT):
         adds_alike(problem(), one)
         if one is not other:
