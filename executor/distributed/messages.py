@@ -107,11 +107,12 @@ class Ended(Message, frozen=True):
 
 
 class Heard(Message, frozen=True):
-    """News of a segment's streams, see `replay.News`; times are of the run's clock."""
+    """News of a segment's ops, see `replay.News`; times are of the run's clock."""
 
     segment: int
-    stream: str
-    count: int
+    phase: str
+    op: str
+    round: int
     at: float
     end: float | None
     facts: Sequence[Any]

@@ -65,8 +65,8 @@ class Peers:
         facts = [pack_facts(fact) for fact in news.facts]
         ahead = self.clock.ahead
         end = None if news.end is None else news.end + ahead
-        heard = Heard(segment, news.stream, news.number, news.at + ahead, end, facts)
-        self.mesh.send(rank, heard)
+        op = news.phase, news.op, news.round
+        self.mesh.send(rank, Heard(segment, *op, news.at + ahead, end, facts))
 
     def listen(self, segment: int, heard: Callable[[News], None]) -> None:
         """Hand on the news of a segment, those first that came before."""
@@ -84,7 +84,8 @@ class Peers:
         facts = tuple(unpack_facts(fact) for fact in message.facts)
         ahead = self.clock.ahead
         end = None if message.end is None else message.end - ahead
-        news = News(message.stream, message.count, message.at - ahead, end, facts)
+        op = message.phase, message.op, message.round
+        news = News(*op, message.at - ahead, end, facts)
         with self._lock:
             if hear := self._hear.get(message.segment):
                 hear(news)

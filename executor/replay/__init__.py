@@ -1,14 +1,14 @@
-"""The timetable, replayed: segments, streams, tickets and ops."""
+"""The timetable, replayed: segments, streams, gates and ops."""
 
 from executor.replay.activity import Activity, Setup
 from executor.replay.failures import Failure, trouble
+from executor.replay.gates import Halt, Stopped
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
 from executor.replay.sides import Sides, programs_of
 from executor.replay.task_state import Norming, TaskState, task_states
 from executor.replay.team import Facts, News, Team, Wire
-from executor.replay.tickets import Halt, Stopped
 
 __all__ = [
     "Activity",

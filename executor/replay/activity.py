@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from executor.errors import text_of
 from executor.numerics import DrawError
 from executor.replay.failures import Failure
+from executor.replay.gates import Halt, Stopped
 from executor.replay.recorder import Recorder
 from executor.replay.settings import Settings
 from executor.replay.sides import Seen, Sides
 from executor.replay.task_state import TaskState
 from executor.replay.team import Team
-from executor.replay.tickets import Halt, Stopped
 from executor.shards import HostStore, Place
 from plans.part import Part
 from plans.schema import Segment

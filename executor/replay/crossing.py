@@ -1,44 +1,43 @@
-"""The exchange of a segment's streams with other processes: news of ops that have ended, X, and the
+"""The exchange of a segment's ops with other processes: news of ops that have ended, X, and the
 facts that go with both."""
 
-import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Set
 from functools import partial
 
 from torch import Tensor
 
 from executor.devices import Mark, Now, until
-from executor.replay.ops import NOTHING, Run, Work
-from executor.replay.sides import BEGUN, READY
+from executor.replay.gates import Gate, Gates, Halt
+from executor.replay.ops import NOTHING, OnDone, Run, Work
+from executor.replay.sides import BEGUN, OVER
 from executor.replay.task_state import TaskState
 from executor.replay.team import Facts, News, Team
-from executor.replay.tickets import Halt, Launch, OnDone, Stream, Ticket
 
 Heed = Callable[[Facts], None]
+Key = tuple[str, str]  # phase and op
 
 
-class Remote(Stream):
-    """A stream of another process: how many of its ops have ended, as far as news have come. Who
-    waits for them heeds their facts. `end`: of the latest X that has begun."""
+class RemoteGate(Gate):
+    """The gate of an op of another process: the rounds of it that have ended, as far as news have
+    come. Who waits for one heeds its facts. `end`: of the latest X that has begun."""
 
-    def __init__(self, name: str, halt: Halt, keep: int, heed: Heed) -> None:
-        super().__init__(name, halt, None, keep)
+    def __init__(self, heed: Heed) -> None:
+        super().__init__()
         self.end: float | None = None
         self._heed = heed
         self._news = deque[News]()
-        self._reading = threading.Lock()
 
     def hear(self, news: News) -> None:
         """Take news in, from any thread."""
         self._news.append(news)
-        self.advance(news.number, Now(news.at))
+        self.open(news.round, Now(news.at))
 
-    def wait(self, count: int) -> Mark | None:
-        mark = super().wait(count)
-        with self._reading:
-            while self._news and self._news[0].number <= count:
+    def reached(self, number: int, halt: Halt) -> Mark:
+        mark = super().reached(number, halt)
+        with self._changed:
+            while self._news and self._news[0].round <= number:
                 news = self._news.popleft()
                 self.end = news.end
                 for fact in news.facts:
@@ -50,9 +49,9 @@ class Crossing:
     """The exchange of segment `index` with other processes. `hosted`: names of buffers in host
     memory, which they read as well: facts of what is written there go with the news of it."""
 
-    def __init__(self, index: int, team: Team, hosted: Set[str], halt: Halt) -> None:
+    def __init__(self, index: int, team: Team, hosted: Set[str], halt: Halt, gates: Gates) -> None:
         self._index, self._team, self._halt = index, team, halt
-        self._hosted = hosted
+        self._hosted, self._gates = hosted, gates
         # By lane, what completes the receiving that its process has asked for.
         self._asked: dict[str, deque[Callable[[], object]]] = defaultdict(deque)
 
@@ -61,79 +60,65 @@ class Crossing:
         """This process."""
         return self._team.me
 
-    def begin(self, streams: Mapping[str, Stream]) -> None:
-        """Let the news come to the streams that they are of."""
+    def begin(self) -> None:
+        """Let the news come to the gates that they are of."""
 
         def hear(news: News) -> None:
-            stream = streams[news.stream]
-            assert isinstance(stream, Remote), "its process runs it"
-            stream.hear(news)
+            gate = self._gates[news.phase, news.op]
+            assert isinstance(gate, RemoteGate), "its process runs it"
+            gate.hear(news)
 
         self._team.listen(self._index, hear)
 
-    def ended(self, stream: str, count: int, ranks: Collection[int]) -> None:
-        """A stream has come to the end of a phase: these processes wait for that."""
-        self._tell(ranks, News(stream, count, time.perf_counter()))
-
-    def told(
-        self, launch: Launch, stream: str, own: Ticket, tells: Collection[int], work: Work | None
-    ) -> Launch:
-        """The launch of an op whose end these processes are told."""
-        if not tells:
-            return launch
+    def told(self, run: Run, key: Key, ranks: Collection[int], work: Work | None) -> Run:
+        """The run of an op whose end these processes are told."""
+        if not ranks:
+            return run
+        phase, op = key
         hosted = work if work and self._hosted & set(work.op.writes.values()) else None
+        name = op + OVER if work and ">" in work.op.stream else op
 
-        def tell(on_done: OnDone | None, round_index: int, end: Mark) -> None:
+        def tell(on_done: OnDone | None, number: int, end: Mark) -> None:
             if on_done:
                 on_done(end)
             facts = facts_of(hosted) if hosted else None
             until(end, self._halt.check)
-            count = own.base + own.stride * round_index
-            self._tell(tells, News(stream, count, end.seconds(), None, _all(facts)))
+            self.tell(ranks, News(phase, name, number, end.seconds(), None, _all(facts)))
 
-        def launched(round_index: int) -> tuple[Mark, Mark, OnDone]:
-            start, end, on_done = launch(round_index)
-            return start, end, partial(tell, on_done, round_index)
+        return lambda number: partial(tell, run(number), number)
 
-        return launched
-
-    def sender(self, work: Work, lane: str, waits: Sequence[Ticket], ends: tuple[int, int]) -> Run:
+    def sender(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
         """The sending side of an X from one of the plan's devices to another."""
         wire, rank = self._team.wire(*ends), self._team.rank(ends[1])
-        ready = next(ticket for ticket in waits if ticket.op.endswith(READY))
-        ((_, source),) = work.reads.items()
+        op, ((_, source),) = work.op.id, work.reads.items()
+        over = self._gates[phase, op + OVER]
 
-        def send(round_index: int) -> None:
-            number = ready.base + ready.stride * round_index
+        def send(number: int) -> None:
             facts = facts_of(work)
 
             def put(end: float | None) -> None:
-                begun = (number + 1) // 2  # in a lane every other op is an X
-                self._tell([rank], News(lane + BEGUN, begun, time.perf_counter(), end, _all(facts)))
+                begun = News(phase, op + BEGUN, number, time.perf_counter(), end, _all(facts))
+                self.tell([rank], begun)
                 wire.send(source, self._index)
-                ready.stream.wait(number + 1)  # who knows that it is over here relies on it there
+                over.reached(number, self._halt)  # who knows that it is over here relies on that
 
             work.place.device.give(source, put)
 
         return send
 
-    def asker(self, work: Work, lane: str, ends: tuple[int, int]) -> Run:
+    def asker(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
         """Makes the op by which the receiving side of an X says that its buffer is free."""
-        wire, asked = self._team.wire(*ends), self._asked[lane]
+        wire, asked = self._team.wire(*ends), self._asked[work.op.stream]
         ((_, target),) = work.writes.items()
         return lambda _: asked.append(wire.receive(target, self._index))
 
-    def receiver(self, work: Work, begun: Stream) -> Run:
-        """The receiving side; `begun` is the stream of what its sender has begun."""
-        asked = self._asked[work.op.stream]
-        assert isinstance(begun, Remote), "the sender runs it"
+    def receiver(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
+        """The receiving side, once the sender has begun."""
+        asked, begun = self._asked[work.op.stream], self._gates[phase, work.op.id + BEGUN]
+        assert isinstance(begun, RemoteGate), "the sender runs it"
+        return lambda _: work.place.device.get(asked.popleft(), begun.end)
 
-        def receive(round_index: int) -> None:
-            work.place.device.get(asked.popleft(), begun.end)
-
-        return receive
-
-    def _tell(self, ranks: Collection[int], news: News) -> None:
+    def tell(self, ranks: Collection[int], news: News) -> None:
         for rank in ranks:
             self._team.tell(rank, self._index, news)
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from executor.devices import Mark
 from executor.numerics import (
     HooksRefused,
     Layout,
@@ -23,7 +24,6 @@ from executor.numerics import (
     read_grads,
 )
 from executor.replay.task_state import TaskState
-from executor.replay.tickets import OnDone
 from executor.shards import (
     DRAWS,
     NONE,
@@ -41,6 +41,7 @@ from plans.schema import Memory, Op
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
 
+OnDone = Callable[[Mark], None]  # called with the mark behind the op that asked for it
 Run = Callable[[int], OnDone | None]  # of a round
 T = TypeVar("T")
 

@@ -1,30 +1,20 @@
-"""One segment being replayed: its streams, each with a thread, and the tickets between them."""
+"""One segment being replayed: its streams, each with a thread, and the gates between their ops."""
 
 import gc
-from collections import deque
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from executor.devices import Mark, QueueKind, until
+from executor.devices import QueueKind, until
 from executor.replay.activity import Activity, Setup
-from executor.replay.crossing import Crossing, Remote, heed
+from executor.replay.crossing import Crossing, RemoteGate, heed
 from executor.replay.failures import Failure
-from executor.replay.launches import Maker
-from executor.replay.sides import BEGUN, lane_of, phase_of
-from executor.replay.team import Facts
-from executor.replay.tickets import (
-    END,
-    ENTER,
-    LEAVE,
-    Job,
-    Laps,
-    Stopped,
-    Stream,
-    jobs_of,
-    spans_of,
-)
+from executor.replay.gates import ENTER, LEAVE, Gate, Gates, Laps, Stopped, Stream
+from executor.replay.jobs import Job, Maker
+from executor.replay.sides import lane_of, phase_of
+from executor.replay.team import Facts, News
 from plans.ops import parse_stream
 from plans.schema import Op, Segment
 from plans.timing import RoundKinds, plan_stream
@@ -53,26 +43,34 @@ class SegmentRun(Activity):
         self.evaluates = program.evaluates
         self._laps = Laps(segment.rounds)
         team = setup.team
-        others = self._sides.busy - {setup.part.me}
+        self._others = self._sides.busy - {setup.part.me}
         self._crossing: Crossing | None = None
-        if team and others:
-            self._crossing = Crossing(index, team, setup.store.flats.keys(), self._halt)
+        gates = Gates(Gate)
+        if team and self._others:
+            gates = Gates(partial(RemoteGate, self._heed))
+            for phase, ops in self._sides.phases.items():
+                gates.update({(phase, op.id): Gate() for op in ops})
+            gates.update({_process(rank): RemoteGate(self._heed) for rank in self._others})
+            hosted = setup.store.flats.keys()
+            self._crossing = Crossing(index, team, hosted, self._halt, gates)
+        self._gates = gates
         self._load()
-        phases = self._sides.phases
-        self._spans = spans_of(phases)
-        self._streams = {n: self._stream(n, 4 * span.most + 1) for n, span in self._spans.items()}
-        self._halt.watch(list(self._streams.values()))
-        own = setup, segment, self._first_steps, self._sides, self._streams
-        self._maker = Maker(*own, self._crossing, self._halt.check, metered=metered)
-        self._jobs = jobs_of(phases, segment.rounds, self._streams, self._maker.job)
-        self._others = {r: self._stream(_process(r), 4) for r in sorted(others)}
-        self._halt.watch(list(self._others.values()))
+        self._maker = Maker(
+            *(setup, segment, self._first_steps, self._sides, gates, self._crossing),
+            metered=metered,
+        )
+        self._jobs = self._maker.jobs()
+        self._streams = {name: self._stream(name) for name in self._jobs}
+        self._place = 0  # of the phase that all streams have come to
+        self._phase = threading.Barrier(max(1, len(self._streams)), self._meet)
+        self._halt.watch(self._phase.abort)
+        for gate in gates.values():
+            self._halt.watch(gate.wake)
         for number in setup.places.keys() & set(segment.devices):
             setup.places[number].begin()  # its replicas are there now
-        self._plays({n: partial(self._play, n) for n in self._streams if n in self._sides.own})
+        self._plays({name: partial(self._play, name) for name in self._streams})
         if self._crossing:
-            processes = {stream.name: stream for stream in self._others.values()}
-            self._crossing.begin({**self._streams, **processes})
+            self._crossing.begin()
 
     @property
     def latest(self) -> float:
@@ -109,18 +107,15 @@ class SegmentRun(Activity):
                 lines.append(f"{op} {verb}{other} on {stream.name} in round {round_index}")
         return lines
 
-    def _stream(self, name: str, keep: int) -> Stream:
-        """A stream with its queue; marks of the rounds that may be under way are kept."""
+    def _stream(self, name: str) -> Stream:
         devices = self._segment.devices
-        if name not in self._sides.own:
-            return Remote(name, self._halt, keep, self._heed)
         if lane := lane_of(name):
             sender, receiver = (devices[number] for number in lane)
             queue = self._setup.places[receiver].device.queue("p2p", sender)
-            return Stream(f"{sender}.p2p>{receiver}", self._halt, queue, keep)
+            return Stream(f"{sender}.p2p>{receiver}", queue)
         number, kind = parse_stream(name)
         queue = self._setup.places[devices[number]].device.queue(cast("QueueKind", str(kind)))
-        return Stream(plan_stream(name, devices), self._halt, queue, keep)
+        return Stream(plan_stream(name, devices), queue)
 
     def _failure(self, stream: Stream, text: str) -> Failure:
         """The failure of the op that `stream` launches."""
@@ -161,64 +156,63 @@ class SegmentRun(Activity):
         stream, lane = self._streams[name], lane_of(name)
         number, kind = (lane[1], "lane") if lane else parse_stream(name)
         place = self._setup.places[self._segment.devices[number]]
-        unreached: deque[Mark] = deque()
+        record: Callable[..., None] = self._setup.recorder.op
+        if lane:  # an X is noted where it is sent
+            record = _unnoted
         with self._failing(partial(self._failure, stream)):
             stream.queue.enter()
-            for phase, first, rounds in self._runs():
-                self._gather(name, phase, first)
-                jobs, missing = self._jobs[name].get(phase), 0
-                if not jobs:
-                    continue
-                if phase not in (ENTER, LEAVE):
-                    missing = self._spans[name].round - len(jobs)
-                    rounds = place.allocating(rounds) if kind == "compute" else rounds
-                self._replay(stream, jobs, rounds, missing, unreached)
+            for phase, first, rounds in self._phases():
+                if phase != ENTER:
+                    self._gather(stream)
+                jobs = self._jobs[name].get(phase, ())
+                if kind == "compute" and phase not in (ENTER, LEAVE):
+                    rounds = place.allocating(rounds)
+                if jobs:
+                    self._replay(stream, jobs, first, rounds, record)
             if kind == "compute":
                 place.allocated()
             until(stream.queue.mark(), self._halt.check)
         stream.now = None
         self._drain(stream)
 
-    def _runs(self) -> Iterator[tuple[str, int, Iterable[int]]]:
-        """The phases in turn, each with the number of rounds before it, and its rounds. Rounds of
-        one kind in a row are one phase; those that are not made have none."""
+    def _phases(self) -> Iterator[tuple[str, int, Iterable[int]]]:
+        """The phases in turn, each with its first round and all of them. Rounds of one kind in a
+        row are one phase; of rounds that are not made there are none."""
         first, planned = 0, self._segment.rounds
         yield ENTER, 0, range(1)
         for kind, rounds in self._segment.kinds or ((0, planned),):
-            if first >= self._laps.count:
-                break
             yield phase_of(kind), first, self._laps.each(first, first + rounds)
             first += rounds
-        yield LEAVE, planned, range(1)
-        yield END, planned, ()
+        yield LEAVE, 0, range(1)
 
-    def _gather(self, name: str, phase: str, first: int) -> None:
-        """Wait until all streams of all processes have come to a phase, behind so many rounds.
-
-        Ops before it that this stream has not launched count as done: they will not be.
-        Processes that know this stream are told of its end. That all streams of a process have come
-        to the phase is told once, by way of its first one."""
-        if phase == ENTER:
-            return
-        stream, own = self._streams[name], self._sides.own
-        numbers = {other: span.before(phase, first) for other, span in self._spans.items()}
-        stream.advance(numbers[name], stream.queue.mark())
+    def _gather(self, stream: Stream) -> None:
+        """Wait until all streams of all processes have come to the end of a phase."""
+        stream.end = stream.queue.mark()
         if stream.now is not None:
             stream.now = ("waits for ", *stream.now[1:3], _ALL)
-        if self._crossing and (knowers := self._sides.knowers.get(name)):
-            until(stream.queue.mark(), self._halt.check)
-            self._crossing.ended(name, numbers[name], knowers)
-        for other in sorted(own):
-            self._wait(stream, self._streams[other], numbers[other])
-        place = first + {LEAVE: 2, END: 3}.get(phase, 1)  # grows from one to the next
-        if self._crossing and name == min(own):
-            until(stream.queue.mark(), self._halt.check)
-            self._crossing.ended(_process(self._crossing.me), place, self._others)
-        for peer in self._others.values():
-            self._wait(stream, peer, place)
-        for other in self._streams.keys() - own:
-            if not other.endswith(BEGUN):
-                self._wait(stream, self._streams[other], numbers[other])
+        try:
+            self._phase.wait()
+        except threading.BrokenBarrierError:
+            self._halt.check()
+            raise Stopped from None
+        for other in self._streams.values():
+            if other is not stream and other.end is not None:
+                stream.queue.wait(other.end, self._halt.check)
+        for rank in self._others:
+            mark = self._gates[_process(rank)].reached(self._place, self._halt)
+            stream.queue.wait(mark, self._halt.check)
+
+    def _meet(self) -> None:
+        """The last stream has come to the end of a phase: tell the other processes, once all that
+        was launched has ended."""
+        self._place += 1
+        if self._crossing:
+            for stream in self._streams.values():
+                if stream.end is not None:
+                    until(stream.end, self._halt.check)
+            at = max(s.end.seconds() for s in self._streams.values() if s.end is not None)
+            own = _process(self._crossing.me)
+            self._crossing.tell(self._others, News(*own, self._place, at))
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -231,47 +225,36 @@ class SegmentRun(Activity):
         self,
         stream: Stream,
         jobs: Sequence[Job],
+        first: int,
         rounds: Iterable[int],
-        missing: int,
-        unreached: deque[Mark],
+        record: Callable[..., None],
     ) -> None:
-        """The steady state: wait for the tickets, launch the op between marks, count it. `missing`:
-        how many ops more a round of some other kind has. `unreached`: the ends of the latest rounds
-        that the device may not have reached."""
-        index, halt = self._index, self._halt
-        record: Callable[..., None] = self._setup.recorder.op
-        if ">" in stream.name:  # an X is noted where it is sent
-            record = _unnoted
-        ahead = self._setup.settings.limits.ahead
-        for round_index in rounds:
+        """The steady state: wait for the gates, run the op between two marks, open its gate. What
+        was before round `first` is done."""
+        index, halt, queue = self._index, self._halt, stream.queue
+        check, ahead = halt.check, self._setup.settings.limits.ahead
+        for number in rounds:
             for job in jobs:
-                halt.check()
-                for other, base, stride, op in job.tickets:
-                    stream.now = ("waits for ", job.id, round_index, op)
-                    self._wait(stream, other, base + stride * round_index)
-                stream.now = ("runs", job.id, round_index, "")
-                start, end, on_done = job.launch(round_index)
-                record(index, job.id, round_index, start, end, job.metered and not round_index)
+                check()
+                for op, gate, lag in job.waits:
+                    if number - lag >= first:
+                        stream.now = ("waits for ", job.id, number, op)
+                        queue.wait(gate.reached(number - lag, halt), check)
+                stream.now = ("runs", job.id, number, "")
+                begin = queue.begin()
+                on_done = job.run(number)
+                end = queue.end(begin, job.least_us, check)
+                record(index, job.id, number, begin, end, job.metered and not number)
                 if on_done:
                     on_done(end)
-                stream.tick(end)
-            if missing:
-                stream.skip(missing, end)
-            unreached.append(end)
-            if len(unreached) > ahead:
-                stream.now = ("waits for ", job.id, round_index, "its device")
-                until(unreached.popleft(), halt.check)
-
-    def _wait(self, stream: Stream, other: Stream, count: int) -> None:
-        """Let `stream` go on after op number `count` of `other`."""
-        mark = other.wait(count)
-        if mark is not None and other is not stream:
-            stream.queue.wait(mark, self._halt.check)
+                job.gate.open(number, end)
+            stream.now = ("waits for ", job.id, number, "its device")
+            stream.throttle(end, ahead, check)
 
 
-def _process(rank: int) -> str:
-    """The stream of a process' phases."""
-    return f"process {rank}"
+def _process(rank: int) -> tuple[str, str]:
+    """The gate of the phases that a process has come to the end of."""
+    return "", f"process {rank}"
 
 
 def _unnoted(*_: object) -> None:

@@ -4,7 +4,7 @@ An X between processes has two sides, and begins when both of them are ready. It
 the stream that it has in the plan, its receiver in a lane of this stream and its own device:
 
     sender     0.p2p      waits ─▶ receiver is ready ─▶ X: says that it begins, and sends
-    receiver   0.p2p>1    waits ─▶ ready ─▶ X has begun ─▶ X: receives
+    receiver   0.p2p>1    waits ─▶ ready ─▶ X has begun ─▶ X: receives, and says that it is over
 
 It is over at the sender when it is over at the receiver. What it waits for is waited for by a side
 that knows when it ends. Whatever else waits for an op of another process is told when that op has
@@ -12,11 +12,10 @@ ended. Who reads what another process wrote in the host's memory always waits fo
 where others in between are ordered: it has to hear the facts about it.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,25 +25,24 @@ from plans.part import Part
 from plans.schema import Op, Program
 from plans.timing import kinds_of
 
-READY, BEGUN = "/ready", "/begun"  # behind the id of an X; BEGUN behind the lane's name as well
-_THERE = "/there"  # behind the id of an op that another process runs under the same one
+# Behind the id of an X: its receiver is ready, its sender has begun, it is over at its receiver.
+READY, BEGUN, OVER = "/ready", "/begun", "/over"
+
+Ends = tuple[int, int]  # the processes of both sides of an X, otherwise one twice
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
     """A program on devices of these processes, as process `me` sees it. By phase, `mine` are its
-    own ops as the plan has them, and `phases` those of all streams that it knows: it runs those of
-    its `own` streams, and counts the others. `tells`: by phase and op, the processes to be told
-    when it has ended. knowers: those that know one of its own streams. busy: all that have ops."""
+    own ops as the plan has them, and `phases` all that it runs. `tells`: by phase and op, the
+    processes to be told when it has ended. busy: all that have ops."""
 
     program: Program
     ranks: Sequence[int]
     me: int
     mine: dict[str, list[Op]] = field(default_factory=dict)
     phases: dict[str, list[Op]] = field(default_factory=dict)
-    own: set[str] = field(default_factory=set)
     tells: dict[tuple[str, str], frozenset[int]] = field(default_factory=dict)
-    knowers: dict[str, frozenset[int]] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
 
     @cached_property
@@ -63,10 +61,60 @@ class Sides:
         """Its own ops of all phases."""
         return [op for ops in self.mine.values() for op in ops]
 
-    def told(self, phase: str, op: Op, stream: str, ranks: frozenset[int]) -> None:
-        """Note that an op of one of its streams is told to these processes."""
-        self.tells[phase, op.id] = ranks
-        self.knowers[stream] = self.knowers.get(stream, frozenset()) | ranks
+    @property
+    def streams(self) -> list[str]:
+        """The streams that it has ops in."""
+        return sorted({op.stream for ops in self.phases.values() for op in ops})
+
+    def sends(self, op: Op) -> bool:
+        """True for an X of its own to another process."""
+        if lane_of(op.stream) or op.queue.lane is not Lane.P2P:
+            return False
+        return self._ends(op)[1] != self.me
+
+    def waits(self, op: Op) -> list[tuple[str, int]]:
+        """The ops that one which it runs waits for, and how many rounds before."""
+        waits = [(before := edge.removesuffix("@-1"), int(before != edge)) for edge in op.after]
+        if lane_of(op.stream) and not op.id.endswith(READY):
+            waits.append((op.id + BEGUN, 0))
+        elif self.sends(op):
+            waits.append((op.id + READY, 0))
+        return waits
+
+    def _ends(self, op: Op) -> Ends:
+        sender = receiver = self.ranks[op.queue.device]
+        if op.queue.lane is Lane.P2P:
+            receiver = self.ranks[target_of(op, self.spaces)]
+        return sender, receiver
+
+    def add(self, phase: str, ops: Sequence[Op]) -> None:
+        """Add own ops of a phase and X that come, with those of their edges that are waited for
+        here, and who is to be told of them."""
+        me, ends = self.me, {op.id: self._ends(op) for op in ops}
+        self.busy.update(rank for both in ends.values() for rank in both)
+        written = _written(ops, self.spaces, ends)
+        tells: dict[str, set[int]] = defaultdict(set)
+        mine, runs = self.mine.setdefault(phase, []), self.phases.setdefault(phase, [])
+        for op in ops:
+            sender, receiver = ends[op.id]
+            waits = list[str]()  # of the side that this process has
+            for edge in dict.fromkeys((*op.after, *written.get(op.id, ()))):
+                before = edge.removesuffix("@-1")
+                both = ends[before]
+                at = receiver if receiver in both and sender not in both else sender
+                if at == me:
+                    waits.append(edge)
+                elif both[0] == me and at not in both:
+                    tells[before].add(at)
+            own = _after(op, waits)
+            if sender == me:
+                mine.append(own)
+                runs.append(own)
+            elif receiver == me:
+                runs += _taken(own, f"{op.stream}>{target_of(op, self.spaces)}")
+                tells[op.id + READY].add(sender)
+                tells[op.id].add(sender)
+        self.tells.update({(phase, op): frozenset(ranks) for op, ranks in tells.items()})
 
 
 Seen = tuple[str, tuple[int, ...]]
@@ -81,14 +129,9 @@ def programs_of(part: Part) -> dict[Seen, Sides]:
 
 def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:
     """A program whose device d process ranks[d] has, as process `me` sees it."""
-    found, phases = Sides(program, ranks, me), phases_of(program)
-    there = {phase: _split(found, phase, ops) for phase, ops in phases.items()}
-    streams = sorted({stream for waited in there.values() for stream in waited})
-    for phase, ops in phases.items():
-        counts = Counter(op.stream for op in ops)
-        for stream in streams:
-            names = there[phase].get(stream, {})
-            found.phases[phase] += _elsewhere(stream, counts[stream], names)
+    found = Sides(program, ranks, me)
+    for phase, ops in phases_of(program).items():
+        found.add(phase, ops)
     return found
 
 
@@ -115,105 +158,17 @@ def lane_of(stream: str) -> tuple[int, int] | None:
     return (parse_stream(left).device, int(right)) if lane else None
 
 
-_There = dict[str, dict[int, str]]
-"""By stream and number, ops of other processes."""
-
-
-class _Place(NamedTuple):
-    """An op's stream and number there, and the processes that run it: both sides of an X, otherwise
-    one twice."""
-
-    stream: str
-    number: int
-    ends: tuple[int, int]
-
-
-def _places(ops: Sequence[Op], found: Sides) -> dict[str, _Place]:
-    seen: Counter[str] = Counter()
-    places = {}
-    for op in ops:
-        seen[op.stream] += 1
-        sender = receiver = found.ranks[op.queue.device]
-        if op.queue.lane is Lane.P2P:
-            receiver = found.ranks[target_of(op, found.spaces)]
-        found.busy.update((sender, receiver))
-        places[op.id] = _Place(op.stream, seen[op.stream], (sender, receiver))
-    return places
-
-
-def _split(found: Sides, phase: str, ops: Sequence[Op]) -> _There:
-    """Add own ops of a phase, and X that come; the ops of other processes that these wait for."""
-    me, spaces, mine, takes = found.me, found.spaces, list[Op](), list[Op]()
-    tells: dict[str, set[int]] = defaultdict(set)
-    there: _There = defaultdict(dict)
-    places = _places(ops, found)
-    written = _written(ops, spaces, places)
-    for op in ops:
-        sender, receiver = places[op.id].ends
-        waits = list[str]()  # of the side that this process has
-        for edge in dict.fromkeys((*op.after, *written.get(op.id, ()))):
-            before = edge.removesuffix("@-1")
-            stream, number, ends = places[before]
-            at = receiver if receiver in ends and sender not in ends else sender
-            if at == me:
-                waits.append(edge)
-                if me not in ends:
-                    there[stream][number] = before
-            elif ends[0] == me and at not in ends:
-                tells[before].add(at)
-        if sender == me:
-            mine.append(_after(op, waits))
-        elif receiver == me:
-            takes.append(_after(op, waits))
-    found.mine[phase] = mine
-    made = found.phases[phase] = []
-    for op in mine:
-        found.own.add(op.stream)
-        sends = places[op.id].ends[1] != me
-        made += _sent(op, f"{op.stream}>{target_of(op, spaces)}") if sends else [op]
-        if op.id in tells:
-            found.told(phase, op, op.stream, frozenset(tells[op.id]))
-    for op in takes:
-        lane = f"{op.stream}>{target_of(op, spaces)}"
-        found.own.add(lane)
-        ready, begun, taken = _taken(op, lane)
-        made += ready, begun, taken
-        for side in (ready, taken):
-            found.told(phase, side, lane, frozenset([places[op.id].ends[0]]))
-    return there
-
-
 def _after(op: Op, edges: Sequence[str]) -> Op:
     return op if op.after == (made := tuple(edges)) else replace(op, after=made)
 
 
-def _sent(op: Op, lane: str) -> list[Op]:
-    """An X to another process, and the other side as far as it is counted here."""
-    ready = op.id + READY
-    return [
-        replace(op, id=ready, stream=lane, after=()),
-        replace(op, id=op.id + _THERE, stream=lane, after=()),
-        replace(op, after=(*op.after, ready)),
-    ]
-
-
-def _taken(op: Op, lane: str) -> tuple[Op, Op, Op]:
-    """An X from another process."""
-    begun = op.id + BEGUN
-    return (
-        replace(op, id=op.id + READY, stream=lane),
-        replace(op, id=begun, stream=lane + BEGUN, after=()),
-        replace(op, stream=lane, after=(begun,)),
-    )
-
-
-def _elsewhere(stream: str, count: int, names: Mapping[int, str]) -> list[Op]:
-    """All ops of another process' stream, of which these are waited for, by number from 1."""
-    return [Op(names.get(n, f"{stream}{_THERE}{n}"), stream, 0, 0) for n in range(1, count + 1)]
+def _taken(op: Op, lane: str) -> tuple[Op, Op]:
+    """An X from another process: its receiver is ready, and receives."""
+    return replace(op, id=op.id + READY, stream=lane), replace(op, stream=lane, after=())
 
 
 def _written(
-    ops: Sequence[Op], spaces: Mapping[str, int], places: Mapping[str, _Place]
+    ops: Sequence[Op], spaces: Mapping[str, int], ends: Mapping[str, Ends]
 ) -> dict[str, list[str]]:
     """For each op the ops of other processes that write what it reads in the host's memory, as
     edges."""
@@ -222,7 +177,7 @@ def _written(
         for name in {*op.reads.values(), *op.writes.values()}:
             if name not in spaces:
                 users[name].append(op)
-    shared = [n for n, own in users.items() if len({places[op.id].ends for op in own}) > 1]
+    shared = [n for n, own in users.items() if len({ends[op.id] for op in own}) > 1]
     turns = {op.id: turn for turn, op in enumerate(in_order(ops))} if shared else {}
     found: dict[str, list[str]] = defaultdict(list)
     for name in shared:
@@ -232,7 +187,7 @@ def _written(
             continue
         latest, edge = writers[-1], f"{writers[-1].id}@-1"
         for op in own:
-            if name in op.reads.values() and places[latest.id].ends != places[op.id].ends:
+            if name in op.reads.values() and ends[latest.id] != ends[op.id]:
                 found[op.id].append(edge)
             if name in op.writes.values():
                 latest, edge = op, op.id

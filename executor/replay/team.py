@@ -34,11 +34,12 @@ class Facts:
 
 
 class News(NamedTuple):
-    """Op `number` of a stream has ended `at` a time.perf_counter() of this process, and all
-    before it; or, of what an X says, it has begun, and a paced link has moved it at `end`."""
+    """A round of an op has ended `at` a time.perf_counter() of this process; or, of what an X says,
+    it has begun, and a paced link has moved it at `end`."""
 
-    stream: str
-    number: int
+    phase: str
+    op: str
+    round: int
     at: float
     end: float | None = None
     facts: tuple[Facts, ...] = ()

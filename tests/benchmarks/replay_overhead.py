@@ -3,7 +3,7 @@
     python -m tests.benchmarks.replay_overhead [--rounds 300]
 
 A hand-made timetable is replayed with every op's work taken out, so that what is left is waiting
-for tickets, marks, the log and the threads' switching. Prints µs per op of the whole run (all
+at gates, marks, the log and the threads' switching. Prints µs per op of the whole run (all
 streams share one interpreter), the median over the gaps between the ops of one stream, how much
 memory later rounds take beside those before them, and what it costs to let a layer's 16 parameters
 be views of another slot.

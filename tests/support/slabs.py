@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from executor.replay.launches import Maker
+from executor.replay.jobs import Maker
 from executor.replay.ops import Work
 from plans.schema import Plan
 

@@ -17,7 +17,7 @@ from executor import run
 from executor.conducting.turns import Turns
 from executor.driver import Options
 from executor.errors import RunError
-from executor.replay.tickets import Halt
+from executor.replay.gates import Halt
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations

@@ -22,7 +22,7 @@ from executor.driver import Options
 from executor.errors import MismatchError, RunError
 from executor.replay import Limits
 from executor.replay.failures import Failure
-from executor.replay.tickets import Halt, Stopped
+from executor.replay.gates import Halt, Stopped
 from executor.workload.task import Task
 from plans import runlog
 from plans.schema import Plan

@@ -337,8 +337,8 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     start = SegmentRun.start
 
     def watched(self: SegmentRun) -> None:
-        streams = [stream for segment in begun for stream in segment._streams.values()]
-        marks = [mark for stream in streams for mark in stream._marks if mark is not None]
+        gates = [gate for segment in begun for gate in segment._gates.values()]
+        marks = [mark for gate in gates for mark in gate._marks if mark is not None]
         assert all(mark.ready() for mark in marks)
         begun.append(self)
         start(self)

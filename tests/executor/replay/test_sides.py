@@ -12,7 +12,6 @@ from support.piped import drawn, planned
 from support.rendezvous import Replay
 
 from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, phases_of, sides
-from executor.replay.tickets import Ticket, jobs_of
 from plans import violations
 from plans.checker.order import phases
 from plans.schema import Op, Plan, Program, RoundKind
@@ -67,8 +66,7 @@ def assert_heard(program: Program, ranks: Sequence[int], replay: Replay) -> None
         for name in set(op.reads.values()) - devices & latest.keys():
             number, writer = latest[name]
             if ranks[_device(ops[writer])] != rank:
-                stream, base, stride = replay.numbers["round", writer]
-                assert dict(event.tickets).get(stream, 0) >= base + stride * number, (op, writer)
+                assert dict(event.waits).get(writer, -1) >= number, (op, writer)
 
 
 def _device(op: Op) -> int:
@@ -103,9 +101,7 @@ def test_every_edge_is_waited_for_by_one_side_which_is_told() -> None:
             for phase, ops in known.phases.items():
                 for op in ops:
                     name = op.id.removesuffix(READY)
-                    own = [edge for edge in op.after if not edge.endswith((READY, BEGUN))]
-                    if op.stream in known.own:
-                        edges.setdefault((phase, name), []).extend(own)
+                    edges.setdefault((phase, name), []).extend(op.after)
             heard(known, me, tells, waits)
         for phase, planned_ops in phases_of(program).items():
             ids = {op.id: op for op in planned_ops}
@@ -116,28 +112,23 @@ def test_every_edge_is_waited_for_by_one_side_which_is_told() -> None:
                 for edge in {*found} - {*op.after}:
                     before = ids[edge.removesuffix("@-1")]
                     assert {*before.writes.values()} & {*op.reads.values()}
-        assert waits <= tells
-        assert all(lane_of(stream) for _, _, stream, _ in tells - waits)  # that an X is over
-        told += sum(not lane_of(stream) for _, _, stream, _ in tells)
+        assert tells == waits
+        told += len(tells)
     assert told
 
 
-Told = tuple[int, str, str, int]  # who is told, phase, stream, number in the stream's round
+Told = tuple[int, str, str]  # who is told, phase, op
 
 
 def heard(known: Sides, me: int, tells: set[Told], waits: set[Told]) -> None:
-    """Add what a process tells others, and what it waits to hear."""
-    names = {op.stream: op.stream for ops in known.phases.values() for op in ops}
-
-    def job(phase: str, op: Op, own: Ticket, tickets: tuple[Ticket, ...]) -> None:
-        for rank in known.tells.get((phase, op.id), ()):
-            tells.add((rank, phase, str(own.stream), own.base % own.stride))
-        for ticket in tickets if op.stream in known.own else ():
-            stream = str(ticket.stream)
-            if stream not in known.own and not stream.endswith(BEGUN):
-                waits.add((me, phase, stream, ticket.base % ticket.stride))
-
-    jobs_of(known.phases, ROUNDS, names, job)  # type: ignore[arg-type]
+    """Add what a process tells others, but that an X is over, and what it waits to hear."""
+    for phase, ops in known.phases.items():
+        own = {op.id for op in ops}
+        for op in ops:
+            if not lane_of(op.stream) or op.id.endswith(READY):
+                tells |= {(rank, phase, op.id) for rank in known.tells.get((phase, op.id), ())}
+            waits |= {(me, phase, before) for before, _ in known.waits(op) if before not in own}
+    waits -= {told for told in waits if told[2].endswith(BEGUN)}
 
 
 def closing(program: Program, rng: random.Random) -> Program:
@@ -199,25 +190,12 @@ def test_an_x_has_a_side_in_each_process() -> None:
     program, seen = pipeline()
     x = next(op for op in program.round if op.stream == "0.p2p")
     sent, taken = seen["first"][x.id], seen["second"][x.id]
+    first, second = both_sides(program)
     assert sent.stream == "0.p2p"
-    assert x.id + READY in sent.after
+    assert (x.id + READY, 0) in first.waits(sent)
     assert taken.stream == "0.p2p>1"
-    assert taken.after == (x.id + BEGUN,)
+    assert second.waits(taken) == [(x.id + BEGUN, 0)]
     assert seen["second"][x.id + READY].stream == "0.p2p>1"
-    assert seen["first"][x.id + READY].after == ()
-
-
-def test_both_processes_count_the_same_ops_in_every_stream() -> None:
-    """Numbers in messages mean the same op everywhere."""
-    program, _ = pipeline()
-    counted = []
-    for me in (0, 1):
-        lines = both_sides(program)[me].phases["round"]
-        streams = {op.stream for op in lines if not op.stream.endswith(BEGUN)}
-        counted.append({name: sum(op.stream == name for op in lines) for name in streams})
-    both = counted[0].keys() & counted[1].keys()
-    assert {"0.p2p>1", "1.p2p>0"} <= both
-    assert [counted[0][name] for name in both] == [counted[1][name] for name in both]
 
 
 def test_the_receiver_tells_the_sender_that_an_x_is_over() -> None:
@@ -236,7 +214,7 @@ def test_devices_of_one_process_have_no_sides() -> None:
     assert [tuple(ops) for ops in both.phases.values()] == [
         *(program.enter, program.round, program.leave)
     ]
-    assert (both.own, both.tells) == ({op.stream for op in program.ops}, {})
+    assert (both.streams, both.tells) == (sorted({op.stream for op in program.ops}), {})
 
 
 def test_a_lane_names_its_devices() -> None:

@@ -1,27 +1,28 @@
-"""The job of an op, made before the first round of its segment: its buffers are found, and around
-its launch is put what the run's settings ask for.
+"""The job of an op, made before the first round of its segment: its buffers and the gates that it
+waits for are found, and around its run is put what the run's settings ask for.
 
-    run ─▶ metered, profiled ─▶ between marks ─▶ told to other processes
+    run ─▶ metered, profiled ─▶ in a stream's loop between two marks
 
-In the steady state of most runs an op is launched between two marks and nothing else.
+In the steady state of most runs it is the op's handler and nothing else.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from msgspec import structs
 from torch import Tensor
 from torch.autograd import profiler
 
-from executor.devices import Mark, Queue, least_us
+from executor.devices import least_us
 from executor.errors import RunError
 from executor.replay.activity import Setup
 from executor.replay.crossing import Crossing
-from executor.replay.ops import Run, Work, run_of
-from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of
-from executor.replay.tickets import Job, Launch, OnDone, Stream, Ticket
+from executor.replay.gates import Gate, Gates
+from executor.replay.ops import OnDone, Run, Work, run_of
+from executor.replay.sides import READY, Sides, lane_of, phase_of
 from executor.shards import Place
 from plans.checker import value_bytes
 from plans.schema import Op, Program, Role, Segment
@@ -30,19 +31,29 @@ from plans.timing import kinds_of
 Around = Callable[[int], AbstractContextManager[object] | None]  # of a round, if it has one
 
 
+class Job(NamedTuple):
+    """An op as its stream's thread sees it. waits: ops, their gates, and how many rounds before;
+    least_us: it lasts no shorter; metered: its transients are measured in round 0."""
+
+    id: str
+    waits: tuple[tuple[str, Gate, int], ...]
+    run: Run
+    gate: Gate
+    least_us: int
+    metered: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Maker:
     """Makes the jobs of a segment. steps: of each task, what round 0 trains. metered: transients of
-    ops are measured in the first round. Only with other processes there is a `crossing`; `check`
-    may raise to end a wait."""
+    ops are measured in the first round. Only with other processes there is a `crossing`."""
 
     setup: Setup
     segment: Segment
     steps: Mapping[str, int]
     sides: Sides
-    streams: Mapping[str, Stream]
+    gates: Gates
     crossing: Crossing | None
-    check: Callable[[], None]
     metered: bool
 
     @cached_property
@@ -70,26 +81,30 @@ class Maker:
     def program(self) -> Program:
         return self.sides.program
 
-    def job(self, phase: str, op: Op, own: Ticket, waits: tuple[Ticket, ...]) -> Job | None:
-        """The job of an op of a phase, with its own ticket and those that it waits for; None where
-        another process runs its stream."""
-        if op.stream not in self.sides.own:
-            return None
-        stream, devices, lane = self.streams[op.stream], self.segment.devices, lane_of(op.stream)
+    def jobs(self) -> dict[str, dict[str, list[Job]]]:
+        """By stream and phase."""
+        found: dict[str, dict[str, list[Job]]] = {name: {} for name in self.sides.streams}
+        for phase, ops in self.sides.phases.items():
+            streams = {op.id: op.stream for op in ops}
+            for op in ops:
+                found[op.stream].setdefault(phase, []).append(self._job(phase, op, streams))
+        return found
+
+    def _job(self, phase: str, op: Op, streams: Mapping[str, str]) -> Job:
+        """The job of an op; what comes before it in its own stream it need not wait for."""
+        lane, ready = lane_of(op.stream), op.id.endswith(READY)
+        waits = tuple(
+            (before, self.gates[phase, before], lag)
+            for before, lag in self.sides.waits(op)
+            if streams.get(before) != op.stream
+        )
         number = lane[1] if lane else op.queue.device
-        if self.crossing and lane and op.id.endswith(READY):
-            work, x = None, structs.replace(op, id=op.id.removesuffix(READY))
-            ends = devices[lane[0]], devices[lane[1]]
-            run = self.crossing.asker(self._work(phase, x, number), op.stream, ends)
-            launch = marked(run, stream.queue, 0, self.check)
-        else:
-            work = self._work(phase, op, number)
-            run = self._run(work, waits)
-            launch = launch_of(work, run, stream, self.check)
-        if self.crossing:
-            tells = self.sides.tells.get((phase, op.id), ())
-            launch = self.crossing.told(launch, op.stream, own, tells, work)
-        return Job(op.id, waits, launch, work is not None and work.metered)
+        known = structs.replace(op, id=op.id.removesuffix(READY)) if ready else op
+        work = self._work(phase, known, number)
+        run = self._crossed(phase, work, ready=ready) if self.crossing else run_of(work)
+        gate = self.gates[phase, op.id]
+        least = 0 if lane else least_us(work.place.device.spec, op)
+        return Job(op.id, waits, around(work, run), gate, least, work.metered)
 
     def _work(self, phase: str, op: Op, number: int) -> Work:
         """The op on device `number` of the program, with its buffers, found by name and cut to the
@@ -121,35 +136,41 @@ class Maker:
             halves=f"{name.task}.{name.item}{name.number}.I{name.index}" in self.sides.in_round,
         )
 
-    def _run(self, work: Work, waits: Sequence[Ticket]) -> Run:
-        """The op itself, or the side of an X that this process has in it."""
-        if not self.crossing or work.name.kind != "X":
-            return run_of(work)
-        devices, lane = self.segment.devices, lane_of(work.op.stream)
+    def _crossed(self, phase: str, work: Work, *, ready: bool) -> Run:
+        """The op itself, or the side of an X that this process has in it; who waits for it in
+        another process is told of its end."""
+        assert self.crossing
+        op, devices, lane = work.op, self.segment.devices, lane_of(work.op.stream)
         if lane:
-            return self.crossing.receiver(work, self.streams[work.op.stream + BEGUN])
-        (target,) = (self.sides.spaces[name] for name in work.op.writes.values())
-        if target in self.places:
-            return run_of(work)
-        ends = devices[work.op.queue.device], devices[target]
-        return self.crossing.sender(work, f"{work.op.stream}>{target}", waits, ends)
+            ends = devices[lane[0]], devices[lane[1]]
+            side = self.crossing.asker if ready else self.crossing.receiver
+            run = side(phase, work, ends)
+        elif self.sides.sends(op):
+            (target,) = (self.sides.spaces[name] for name in op.writes.values())
+            run = self.crossing.sender(phase, work, (devices[op.queue.device], devices[target]))
+        else:
+            run = run_of(work)
+        key = phase, op.id + READY if ready else op.id
+        return self.crossing.told(run, key, self.sides.tells.get(key, ()), None if ready else work)
 
 
-def launch_of(
-    work: Work,
-    run: Run,
-    stream: Stream,
-    check: Callable[[], None],
-) -> Launch:
-    """The launch of an op, which `run` launches, into its stream; `check` may raise to end a
-    wait."""
-    around: list[Around] = []
+def around(work: Work, run: Run) -> Run:
+    """The run of an op with what the settings put around it."""
+    contexts: list[Around] = []
     if profiler._is_profiler_enabled:  # by who called the run: its ranges are named like ops
-        around.append(lambda _: profiler.record_function(work.op.id))
+        contexts.append(lambda _: profiler.record_function(work.op.id))
     if work.metered:
-        around.append(lambda r: _metered(work) if work.is_metered(r) else None)
-    run = partial(_within, run, around) if around else run
-    return marked(run, stream.queue, least_us(work.place.device.spec, work.op), check)
+        contexts.append(lambda r: _metered(work) if work.is_metered(r) else None)
+    return partial(_within, run, contexts) if contexts else run
+
+
+def _within(run: Run, contexts: list[Around], round_index: int) -> OnDone | None:
+    """Run within these contexts of the round, the first one outside."""
+    with ExitStack() as held:
+        for context in contexts:
+            if (one := context(round_index)) is not None:
+                held.enter_context(one)
+        return run(round_index)
 
 
 @contextmanager
@@ -169,24 +190,3 @@ def _metered(work: Work) -> Iterator[None]:
             f"{memory.reserve_bytes} on device {place.number}; "
             "profile again or lower the microbatch"
         )
-
-
-def _within(run: Run, around: Sequence[Around], round_index: int) -> OnDone | None:
-    """Run within these contexts of the round, the first one outside."""
-    with ExitStack() as held:
-        for context in around:
-            if (one := context(round_index)) is not None:
-                held.enter_context(one)
-        return run(round_index)
-
-
-def marked(run: Run, queue: Queue, least: int, check: Callable[[], None]) -> Launch:
-    """Run between two marks, which are so many µs apart at least where compute is emulated."""
-    begin, end = queue.begin, queue.end
-
-    def launch(round_index: int) -> tuple[Mark, Mark, OnDone | None]:
-        start = begin()
-        on_done = run(round_index)
-        return start, end(start, least, check), on_done
-
-    return launch
