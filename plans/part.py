@@ -52,6 +52,12 @@ class Part:
         return dict(sorted(found.items()))
 
     @cached_property
+    def nodes(self) -> list[int]:
+        """The node of each process."""
+        known = {rank: d.node for d, rank in zip(self.plan.devices, self.ranks, strict=True)}
+        return [known[rank] for rank in sorted(known)]
+
+    @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """Process 0, which leads, has all tasks; the first process of a node those whose state its
         store ever has; the others those that they train."""

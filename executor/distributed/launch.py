@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FrameType
 
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from executor import driver
 from executor.devices import backend_of, default_source
+from executor.distributed import signals
 from executor.distributed.jobs import Jobs
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
@@ -55,7 +57,11 @@ _FETCH_S = 60.0  # that nothing may come of what is fetched to be written
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STUCK_S = 5.0  # that getting ready may go on when another process is gone
 _PART_S = 1.0  # until the others have heard that the run is over
+_NEVER = timedelta(days=1000)  # a message may be as late as the op that it tells of
 _NEWS_S = 0.5  # that come before a signal, where that follows from them
+
+
+Connected = tuple[dict[Pair, GroupWire], dist.ProcessGroup | None, Carrier]
 
 
 @dataclass(frozen=True)
@@ -68,18 +74,21 @@ class Met:
     silence_s: float
     prepare_s: float
 
-    def connect(self, part: Part, flat: Tensor) -> tuple[dict[Pair, GroupWire], Carrier]:
-        """The wires of this process' devices, and the carrier of its node's store, `flat`."""
+    def connect(self, part: Part, flat: Tensor) -> Connected:
+        """The wires of this process' devices, the group for signals between nodes, and the carrier
+        of its node's store, `flat`."""
         try:
             backend = backend_of(part.kind)
             made = wires(crossing(part), part.ranks.__getitem__, backend)
-            return made, carrier(part, flat)
+            several = self.world.nodes > 1
+            letters = dist.new_group(backend="gloo", timeout=_NEVER) if several else None
+            return made, letters, carrier(part, flat)
         except (RuntimeError, RunError) as error:
             why = self.mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
             raise RunError(why) from None
 
     def store(self, part: Part) -> SharedMemory:
-        return node_store(self.world, self.mesh, part.plan.host.bytes)
+        return node_store(self.world, self.mesh, signals.board_bytes(part))
 
     def part(self, plan: Plan, reached: Reached | None) -> Part:
         """The part of this process of a plan, or of what is left of it."""
@@ -115,11 +124,11 @@ class _Others:
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, carried = met.connect(part, self._memory.flat)
+        wires, letters, carried = met.connect(part, self._memory.flat)
         self._ready.set()
         firsts = list(part.firsts.values())
         jobs = Jobs(part.plan, mesh, carried, self._memory, firsts, self._limit_s)
-        self._lead = Lead(part, mesh, wires, jobs)
+        self._lead = Lead(part, mesh, wires, signals.Board(part, self._memory), letters, jobs)
         mesh.listen(self._lead.hear)
         return self._lead
 
@@ -194,9 +203,9 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
         clock = _clock(mesh, welcome.machine)
         mesh.send(0, ready)
         mesh.expect(0, Join)
-        wires, carried = met.connect(part, memory.flat)
+        wires, letters, carried = met.connect(part, memory.flat)
         joined.set()
-        peers = Peers(part, mesh, wires, clock)
+        peers = Peers(part, mesh, wires, signals.Board(part, memory), letters, clock)
         recorder = Recorder(part.tasks, 0.0, world.rank)
         worker = Worker(part, store, devices, recorder, options, peers, carried)
         mesh.listen(worker.hear)

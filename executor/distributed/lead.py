@@ -9,6 +9,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
+import torch.distributed as dist
+
 from executor.distributed.jobs import Jobs
 from executor.distributed.links import Clock, GroupWire, Mesh, Pair
 from executor.distributed.messages import (
@@ -21,7 +23,6 @@ from executor.distributed.messages import (
     Freeze,
     Frozen,
     Gone,
-    Heard,
     LossPart,
     Message,
     Records,
@@ -29,6 +30,7 @@ from executor.distributed.messages import (
     Stop,
     Time,
 )
+from executor.distributed.signals import Board
 from executor.distributed.state import parcel, roles_of, take
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
@@ -49,9 +51,11 @@ class Lead(Peers):
         part: Part,
         mesh: Mesh,
         wires: Mapping[Pair, GroupWire],
+        board: Board,
+        letters: dist.ProcessGroup | None,
         jobs: Jobs,
     ) -> None:
-        super().__init__(part, mesh, wires, Clock())
+        super().__init__(part, mesh, wires, board, letters, Clock())
         self.jobs = jobs
         self.peaks: dict[int, tuple[int, int]] = {}
         self._part, self._plan = part, part.plan
@@ -102,9 +106,7 @@ class Lead(Peers):
     def hear(self, rank: int, message: Message) -> None:
         """Take a message of a process in, from its thread."""
         setup = self._setup
-        if isinstance(message, Heard):
-            self.heard(message)
-        elif isinstance(message, Carried):
+        if isinstance(message, Carried):
             self.jobs.hear(rank, message)
         elif isinstance(message, Time):
             with suppress(RunError):  # it is gone, which ends the run
@@ -216,7 +218,6 @@ class LedSegment(Activity):
     def close(self) -> None:
         for known in self._states:
             take(self._setup.tasks[known.task], known)
-        self._lead.forget(self._index)
 
     def hear(self, rank: int, message: Ended | Frozen | States) -> None:
         """Take an answer in, from the thread of its process."""

@@ -1,7 +1,6 @@
 """Messages between the processes of a run: typed, so that nothing from elsewhere is executed."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -106,18 +105,6 @@ class Ended(Message, frozen=True):
     peaks: dict[int, tuple[int, int]]
 
 
-class Heard(Message, frozen=True):
-    """News of a segment's ops, see `replay.News`; times are of the run's clock."""
-
-    segment: int
-    phase: str
-    op: str
-    round: int
-    at: float
-    end: float | None
-    facts: Sequence[Any]
-
-
 class Records(Message, frozen=True):
     """Ops that have ended."""
 
@@ -199,7 +186,6 @@ AnyMessage = (
     | Frozen
     | Finish
     | Ended
-    | Heard
     | Records
     | LossPart
     | Failed

@@ -1,18 +1,17 @@
-"""The part that the lead and the others have in common: news of segments, and wires."""
+"""The part that the lead and the others have in common: signals and wires."""
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import torch.distributed as dist
 from torch import Tensor
 
 from executor.distributed.links import Clock, GroupWire, Mesh, Pair
-from executor.distributed.messages import Heard
-from executor.distributed.values import pack_facts, unpack_facts
+from executor.distributed.signals import Board, Counter, Letter
 from executor.errors import RunError
-from executor.replay import News, Stopped, Wire
+from executor.replay import Signal, Stopped, Tag, Wire
 from plans.part import Part
 
 T = TypeVar("T")
@@ -26,6 +25,10 @@ class _Guarded:
 
     wire: GroupWire
     mesh: Mesh
+
+    @property
+    def early(self) -> bool:
+        return self.wire.early
 
     def send(self, source: Tensor, segment: int) -> None:
         self._guard(partial(self.wire.send, source, segment))
@@ -43,57 +46,33 @@ class _Guarded:
 
 
 class Peers:
-    """The processes of a run, for the one that has this part of the plan."""
+    """The processes of a run, for the one that has this part of the plan. letters: the group for
+    signals between nodes, where there are several."""
 
     def __init__(
-        self, part: Part, mesh: Mesh, wires: Mapping[Pair, GroupWire], clock: Clock
+        self,
+        part: Part,
+        mesh: Mesh,
+        wires: Mapping[Pair, GroupWire],
+        board: Board,
+        letters: dist.ProcessGroup | None,
+        clock: Clock,
     ) -> None:
-        self.me = part.me
-        self.clock = clock
-        self.mesh = mesh
-        self._ranks, self._wires = part.ranks, wires
-        self._hear: dict[int, Callable[[News], None]] = {}
-        self._early: dict[int, list[News]] = {}
-        self._lock = threading.Lock()
+        self.me, self.clock, self.mesh = part.me, clock, mesh
+        self._part, self._wires, self._board, self._letters = part, wires, board, letters
 
-    def rank(self, device: int) -> int:
-        """The process that has a device of the plan."""
-        return self._ranks[device]
+    def signal(self, segment: int, number: int, other: int, room: int | None) -> Signal:
+        """A signal of a segment, which process `other` tells or waits for."""
+        place, nodes = self._board.place(segment, number), self._part.nodes
+        if nodes[other] != nodes[self.me]:
+            assert self._letters, "there are several nodes"
+            return Letter(self._letters, other, place)
+        return Counter(self._board, place, None if room is None else self._board.room(room))
 
-    def tell(self, rank: int, segment: int, news: News) -> None:
-        """Send news of a segment to a process."""
-        facts = [pack_facts(fact) for fact in news.facts]
-        ahead = self.clock.ahead
-        end = None if news.end is None else news.end + ahead
-        op = news.phase, news.op, news.round
-        self.mesh.send(rank, Heard(segment, *op, news.at + ahead, end, facts))
-
-    def listen(self, segment: int, heard: Callable[[News], None]) -> None:
-        """Hand on the news of a segment, those first that came before."""
-        with self._lock:
-            for news in self._early.pop(segment, ()):
-                heard(news)
-            self._hear[segment] = heard
+    def tag(self, buffer: str) -> Tag:
+        """The facts about a buffer of the host store."""
+        return self._board.tag(buffer)
 
     def wire(self, source: int, target: int) -> Wire:
         """The wire from one device to another."""
         return _Guarded(self._wires[source, target], self.mesh)
-
-    def heard(self, message: Heard) -> None:
-        """Take news in."""
-        facts = tuple(unpack_facts(fact) for fact in message.facts)
-        ahead = self.clock.ahead
-        end = None if message.end is None else message.end - ahead
-        op = message.phase, message.op, message.round
-        news = News(*op, message.at - ahead, end, facts)
-        with self._lock:
-            if hear := self._hear.get(message.segment):
-                hear(news)
-            else:
-                self._early.setdefault(message.segment, []).append(news)
-
-    def forget(self, segment: int) -> None:
-        """The segment has ended."""
-        with self._lock:
-            self._hear.pop(segment, None)
-            self._early.pop(segment, None)

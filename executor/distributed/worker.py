@@ -20,7 +20,6 @@ from executor.distributed.messages import (
     Freeze,
     Frozen,
     Gone,
-    Heard,
     LossPart,
     Message,
     Records,
@@ -81,9 +80,7 @@ class Worker:
 
     def hear(self, rank: int, message: Message) -> None:
         """Take a message in, from the thread of its process."""
-        if isinstance(message, Heard):
-            self._peers.heard(message)
-        elif isinstance(message, Time) and message.there is not None:
+        if isinstance(message, Time) and message.there is not None:
             self._peers.clock.note(message.asked, message.there)
         elif rank == _LEAD:
             self._news.put(message)
@@ -174,7 +171,6 @@ class Worker:
         else:
             states = [] if one.evaluates else self._states(index, one)
         peaks = {n: (p.peak_bytes, p.late_allocations) for n, p in self._places.items()}
-        self._peers.forget(index)
         self._send(Ended(index, one.stopped, states, peaks))
 
     def _states(self, index: int, one: SegmentRun) -> list[Parcel]:

@@ -6,9 +6,9 @@ from executor.replay.gates import Halt, Stopped
 from executor.replay.recorder import Listener, Recorder
 from executor.replay.segment import SegmentRun
 from executor.replay.settings import Limits, Settings
-from executor.replay.sides import Sides, programs_of
+from executor.replay.sides import Sides, programs_of, signal_count
 from executor.replay.task_state import Norming, TaskState, task_states
-from executor.replay.team import Facts, News, Team, Wire
+from executor.replay.team import Facts, Signal, Tag, Team, Wire
 
 __all__ = [
     "Activity",
@@ -17,18 +17,20 @@ __all__ = [
     "Halt",
     "Limits",
     "Listener",
-    "News",
     "Norming",
     "Recorder",
     "SegmentRun",
     "Settings",
     "Setup",
     "Sides",
+    "Signal",
     "Stopped",
+    "Tag",
     "TaskState",
     "Team",
     "Wire",
     "programs_of",
+    "signal_count",
     "task_states",
     "trouble",
 ]

@@ -1,9 +1,8 @@
-"""The exchange of a segment's ops with other processes: news of ops that have ended, X, and the
-facts that go with both."""
+"""The exchange of a segment's ops with other processes: gates that others open or wait at, X, and
+the facts that go with both."""
 
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -11,125 +10,156 @@ from torch import Tensor
 from executor.devices import Mark, Now, until
 from executor.replay.gates import Gate, Gates, Halt
 from executor.replay.ops import NOTHING, OnDone, Run, Work
-from executor.replay.sides import BEGUN, OVER
+from executor.replay.sides import BEGUN, OVER, Sides, process
 from executor.replay.task_state import TaskState
-from executor.replay.team import Facts, News, Team
+from executor.replay.team import Facts, Key, Signal, Tag, Team
+from plans.schema import Role
 
 Heed = Callable[[Facts], None]
-Key = tuple[str, str]  # phase and op
+
+
+class ToldGate(Gate):
+    """The gate of an op that other processes wait for: they are told when it has ended."""
+
+    def __init__(self, signal: Signal, halt: Halt) -> None:
+        super().__init__()
+        self._signal, self._halt = signal, halt
+
+    def open(self, number: int, mark: Mark) -> None:
+        until(mark, self._halt.check)
+        self._signal.tell(number, mark.seconds())
+        super().open(number, mark)
+
+    def wake(self) -> None:
+        if self._halt.stopped:
+            self._signal.cancel()
+        super().wake()
 
 
 class RemoteGate(Gate):
-    """The gate of an op of another process: the rounds of it that have ended, as far as news have
-    come. Who waits for one heeds its facts. `end`: of the latest X that has begun."""
+    """The gate of an op of another process. at, facts: what was told of the latest round."""
 
-    def __init__(self, heed: Heed) -> None:
+    def __init__(self, signal: Signal) -> None:
         super().__init__()
-        self.end: float | None = None
-        self._heed = heed
-        self._news = deque[News]()
-
-    def hear(self, news: News) -> None:
-        """Take news in, from any thread."""
-        self._news.append(news)
-        self.open(news.round, Now(news.at))
+        self._signal = signal
+        self.at = 0.0
+        self.facts: Facts | None = None
 
     def reached(self, number: int, halt: Halt) -> Mark:
-        mark = super().reached(number, halt)
-        with self._changed:
-            while self._news and self._news[0].round <= number:
-                news = self._news.popleft()
-                self.end = news.end
-                for fact in news.facts:
-                    self._heed(fact)
-        return mark
+        self.at, self.facts = self._signal.told(number, halt.check)
+        return Now(self.at)
 
 
 class Crossing:
-    """The exchange of segment `index` with other processes. `hosted`: names of buffers in host
-    memory, which they read as well: facts of what is written there go with the news of it."""
+    """The exchange of segment `index` with other processes; `heed` takes in the facts that they
+    tell."""
 
-    def __init__(self, index: int, team: Team, hosted: Set[str], halt: Halt, gates: Gates) -> None:
-        self._index, self._team, self._halt = index, team, halt
-        self._hosted, self._gates = hosted, gates
+    def __init__(self, index: int, team: Team, sides: Sides, halt: Halt, heed: Heed) -> None:
+        self._index, self._team, self._halt, self._heed = index, team, halt, heed
+        self._sides = sides
+        self.gates = Gates(self._gate)
+        self._place = 0  # the number of phases that have ended
+        self._own = {(phase, op.id) for phase, ops in sides.phases.items() for op in ops}
         # By lane, what completes the receiving that its process has asked for.
         self._asked: dict[str, deque[Callable[[], object]]] = defaultdict(deque)
 
-    @property
-    def me(self) -> int:
-        """This process."""
-        return self._team.me
+    def _gate(self, key: Key) -> Gate:
+        """The gate of an op of this process, or of another one."""
+        if key not in self._own:
+            return RemoteGate(self._signal(key, self._sides.tellers[key]))
+        tells = self._sides.tells.get(key)
+        return ToldGate(self._signal(key, min(tells)), self._halt) if tells else Gate()
 
-    def begin(self) -> None:
-        """Let the news come to the gates that they are of."""
+    def _signal(self, key: Key, other: int, room: int | None = None) -> Signal:
+        return self._team.signal(self._index, self._sides.numbers[key], other, room)
 
-        def hear(news: News) -> None:
-            gate = self._gates[news.phase, news.op]
-            assert isinstance(gate, RemoteGate), "its process runs it"
-            gate.hear(news)
+    def meet(self, at: float) -> list[Mark]:
+        """Come to the end of a phase at this time; when the other processes of the node have."""
+        sides, check = self._sides, self._halt.check
+        near = [rank for rank in sides.busy if sides.nodes[rank] == sides.nodes[sides.me]]
+        own, *others = (
+            self._signal(("", process(rank)), rank)
+            for rank in sorted(near, key=lambda rank: rank != sides.me)
+        )
+        own.tell(self._place, at)
+        met: list[Mark] = [Now(other.told(self._place, check)[0]) for other in others]
+        self._place += 1
+        return met
 
-        self._team.listen(self._index, hear)
-
-    def told(self, run: Run, key: Key, ranks: Collection[int], work: Work | None) -> Run:
-        """The run of an op whose end these processes are told."""
-        if not ranks:
+    def known(self, work: Work, run: Run) -> Run:
+        """The run of an op with what it has to know of host buffers that others write, and tells of
+        those that others read."""
+        used = {*work.op.reads.values(), *work.op.writes.values()} & self._sides.shared
+        tags = {name: self._team.tag(name) for name in used}
+        writes: dict[Role, Tag] = {role: tags[b] for role, b in work.op.writes.items() if b in tags}
+        if not tags:
             return run
-        phase, op = key
-        hosted = work if work and self._hosted & set(work.op.writes.values()) else None
-        name = op + OVER if work and ">" in work.op.stream else op
 
-        def tell(on_done: OnDone | None, number: int, end: Mark) -> None:
-            if on_done:
-                on_done(end)
-            facts = facts_of(hosted) if hosted else None
-            until(end, self._halt.check)
-            self.tell(ranks, News(phase, name, number, end.seconds(), None, _all(facts)))
+        def knowing(number: int) -> OnDone | None:
+            for tag in tags.values():
+                if facts := tag.read():
+                    self._heed(facts)
+            on_done = run(number)
+            for role, tag in writes.items():
+                tag.write(facts_of(work, role))
+            return on_done
 
-        return lambda number: partial(tell, run(number), number)
+        return knowing
 
-    def sender(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
+    def sender(self, phase: str, work: Work, ends: tuple[int, int], other: int) -> Run:
         """The sending side of an X from one of the plan's devices to another."""
-        wire, rank = self._team.wire(*ends), self._team.rank(ends[1])
-        op, ((_, source),) = work.op.id, work.reads.items()
-        over = self._gates[phase, op + OVER]
+        wire, op = self._team.wire(*ends), work.op.id
+        ((role, _),), (source,) = work.op.writes.items(), work.reads.values()
+        begun = self._signal((phase, op + BEGUN), other, ends[0])
+        over = self._signal((phase, op + OVER), other)
+        queue, check = work.place.device.queue("p2p"), self._halt.check
 
         def send(number: int) -> None:
-            facts = facts_of(work)
+            facts = facts_of(work, role)
+            until(queue.mark(), check)  # a device that asks for the bytes waits for nothing else
 
             def put(end: float | None) -> None:
-                begun = News(phase, op + BEGUN, number, time.perf_counter(), end, _all(facts))
-                self.tell([rank], begun)
+                if wire.early:
+                    begun.tell(number, end or 0.0, facts)
                 wire.send(source, self._index)
-                over.reached(number, self._halt)  # who knows that it is over here relies on that
+                if not wire.early:  # launched, so that nobody asks for what no launch can bring
+                    begun.tell(number, end or 0.0, facts)
+                over.told(number, check)  # who knows that it is over here relies on that
 
             work.place.device.give(source, put)
 
         return send
 
-    def asker(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
+    def asker(self, work: Work, ends: tuple[int, int]) -> Run:
         """Makes the op by which the receiving side of an X says that its buffer is free."""
         wire, asked = self._team.wire(*ends), self._asked[work.op.stream]
         ((_, target),) = work.writes.items()
         return lambda _: asked.append(wire.receive(target, self._index))
 
-    def receiver(self, phase: str, work: Work, ends: tuple[int, int]) -> Run:
+    def receiver(self, phase: str, work: Work, ends: tuple[int, int], other: int) -> Run:
         """The receiving side, once the sender has begun."""
-        asked, begun = self._asked[work.op.stream], self._gates[phase, work.op.id + BEGUN]
-        assert isinstance(begun, RemoteGate), "the sender runs it"
-        return lambda _: work.place.device.get(asked.popleft(), begun.end)
+        asked, op, check = self._asked[work.op.stream], work.op.id, self._halt.check
+        begun = RemoteGate(self._signal((phase, op + BEGUN), other, ends[0]))
+        over = self._signal((phase, op + OVER), other)
+        self.gates[phase, op + BEGUN] = begun
 
-    def tell(self, ranks: Collection[int], news: News) -> None:
-        for rank in ranks:
-            self._team.tell(rank, self._index, news)
+        def tell(number: int, end: Mark) -> None:
+            until(end, check)
+            over.tell(number, end.seconds())
+
+        def receive(number: int) -> OnDone:
+            work.place.device.get(asked.popleft(), begun.at or None)
+            if begun.facts:
+                self._heed(begun.facts)
+            return partial(tell, number)
+
+        return receive
 
 
-def facts_of(work: Work) -> Facts | None:
-    """The facts about the buffer that an op has written, if others need some."""
+def facts_of(work: Work, role: Role) -> Facts | None:
+    """The facts about the buffer that an op has written in a role, if others need some."""
     name, task = work.name, work.task
-    if len(work.op.writes) != 1:
-        return None
-    ((role, buffer),) = work.op.writes.items()
-    about = partial(Facts, name, buffer, work.evaluates)
+    about = partial(Facts, name, work.op.writes[role], work.evaluates)
     if role == "norm" or (role == "param" and task.scale):
         return about(norming=task.norming())
     if role in ("grad", "other", "tie"):
@@ -158,7 +188,3 @@ def heed(facts: Facts, task: TaskState, find: Callable[[str], Tensor]) -> None:
         feed.boundary(name.number, find(facts.buffer), facts.content.layouts[0])
     else:
         feed.contents.note(find(facts.buffer), facts.content)
-
-
-def _all(facts: Facts | None) -> tuple[Facts, ...]:
-    return (facts,) if facts else ()

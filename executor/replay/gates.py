@@ -1,7 +1,7 @@
 """Gates, which ops wait for and open, the streams that do so, and how all of them stop."""
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -103,8 +103,16 @@ class Gate:
             self._changed.notify_all()
 
 
-Gates = defaultdict[tuple[str, str], Gate]
-"""The gates of a segment by phase and op, each made when it is first asked for."""
+class Gates(dict[tuple[str, str], Gate]):
+    """The gates of a segment by phase and op, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[tuple[str, str]], Gate]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: tuple[str, str]) -> Gate:
+        gate = self[key] = self._make(key)
+        return gate
 
 
 class Stream:

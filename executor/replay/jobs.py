@@ -93,15 +93,15 @@ class Maker:
     def _job(self, phase: str, op: Op, streams: Mapping[str, str]) -> Job:
         """The job of an op; what comes before it in its own stream it need not wait for."""
         lane, ready = lane_of(op.stream), op.id.endswith(READY)
+        number = lane[1] if lane else op.queue.device
+        known = structs.replace(op, id=op.id.removesuffix(READY)) if ready else op
+        work = self._work(phase, known, number)
+        run = self._crossed(phase, work, ready=ready)
         waits = tuple(
             (before, self.gates[phase, before], lag)
             for before, lag in self.sides.waits(op)
             if streams.get(before) != op.stream
         )
-        number = lane[1] if lane else op.queue.device
-        known = structs.replace(op, id=op.id.removesuffix(READY)) if ready else op
-        work = self._work(phase, known, number)
-        run = self._crossed(phase, work, ready=ready) if self.crossing else run_of(work)
         gate = self.gates[phase, op.id]
         least = 0 if lane else least_us(work.place.device.spec, op)
         return Job(op.id, waits, around(work, run), gate, least, work.metered)
@@ -137,21 +137,20 @@ class Maker:
         )
 
     def _crossed(self, phase: str, work: Work, *, ready: bool) -> Run:
-        """The op itself, or the side of an X that this process has in it; who waits for it in
-        another process is told of its end."""
-        assert self.crossing
-        op, devices, lane = work.op, self.segment.devices, lane_of(work.op.stream)
-        if lane:
-            ends = devices[lane[0]], devices[lane[1]]
-            side = self.crossing.asker if ready else self.crossing.receiver
-            run = side(phase, work, ends)
-        elif self.sides.sends(op):
+        """The op itself, or the side of an X that this process has in it."""
+        op, devices, crossing = work.op, self.segment.devices, self.crossing
+        if crossing and (lane := lane_of(op.stream)):
+            ends, sender = (devices[lane[0]], devices[lane[1]]), self.sides.ranks[lane[0]]
+            return (
+                crossing.asker(work, ends)
+                if ready
+                else crossing.receiver(phase, work, ends, sender)
+            )
+        if crossing and self.sides.sends(op):
             (target,) = (self.sides.spaces[name] for name in op.writes.values())
-            run = self.crossing.sender(phase, work, (devices[op.queue.device], devices[target]))
-        else:
-            run = run_of(work)
-        key = phase, op.id + READY if ready else op.id
-        return self.crossing.told(run, key, self.sides.tells.get(key, ()), None if ready else work)
+            ends, receiver = (devices[op.queue.device], devices[target]), self.sides.ranks[target]
+            return crossing.sender(phase, work, ends, receiver)
+        return crossing.known(work, run_of(work)) if crossing else run_of(work)
 
 
 def around(work: Work, run: Run) -> Run:

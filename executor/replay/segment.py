@@ -7,14 +7,14 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from executor.devices import QueueKind, until
+from executor.devices import Mark, QueueKind, until
 from executor.replay.activity import Activity, Setup
-from executor.replay.crossing import Crossing, RemoteGate, heed
+from executor.replay.crossing import Crossing, heed
 from executor.replay.failures import Failure
 from executor.replay.gates import ENTER, LEAVE, Gate, Gates, Laps, Stopped, Stream
 from executor.replay.jobs import Job, Maker
 from executor.replay.sides import lane_of, phase_of
-from executor.replay.team import Facts, News
+from executor.replay.team import Facts
 from plans.ops import parse_stream
 from plans.schema import Op, Segment
 from plans.timing import RoundKinds, plan_stream
@@ -45,14 +45,10 @@ class SegmentRun(Activity):
         team = setup.team
         self._others = self._sides.busy - {setup.part.me}
         self._crossing: Crossing | None = None
-        gates = Gates(Gate)
+        gates = Gates(lambda _: Gate())
         if team and self._others:
-            gates = Gates(partial(RemoteGate, self._heed))
-            for phase, ops in self._sides.phases.items():
-                gates.update({(phase, op.id): Gate() for op in ops})
-            gates.update({_process(rank): RemoteGate(self._heed) for rank in self._others})
-            hosted = setup.store.flats.keys()
-            self._crossing = Crossing(index, team, hosted, self._halt, gates)
+            self._crossing = Crossing(index, team, self._sides, self._halt, self._heed)
+            gates = self._crossing.gates
         self._gates = gates
         self._load()
         self._maker = Maker(
@@ -61,7 +57,7 @@ class SegmentRun(Activity):
         )
         self._jobs = self._maker.jobs()
         self._streams = {name: self._stream(name) for name in self._jobs}
-        self._place = 0  # of the phase that all streams have come to
+        self._met: list[Mark] = []  # when the other processes came to the end of a phase
         self._phase = threading.Barrier(max(1, len(self._streams)), self._meet)
         self._halt.watch(self._phase.abort)
         for gate in gates.values():
@@ -69,8 +65,6 @@ class SegmentRun(Activity):
         for number in setup.places.keys() & set(segment.devices):
             setup.places[number].begin()  # its replicas are there now
         self._plays({name: partial(self._play, name) for name in self._streams})
-        if self._crossing:
-            self._crossing.begin()
 
     @property
     def latest(self) -> float:
@@ -198,21 +192,17 @@ class SegmentRun(Activity):
         for other in self._streams.values():
             if other is not stream and other.end is not None:
                 stream.queue.wait(other.end, self._halt.check)
-        for rank in self._others:
-            mark = self._gates[_process(rank)].reached(self._place, self._halt)
+        for mark in self._met:
             stream.queue.wait(mark, self._halt.check)
 
     def _meet(self) -> None:
-        """The last stream has come to the end of a phase: tell the other processes, once all that
-        was launched has ended."""
-        self._place += 1
+        """The last stream has come to the end of a phase: meet the other processes of this node,
+        once all that was launched has ended."""
         if self._crossing:
-            for stream in self._streams.values():
-                if stream.end is not None:
-                    until(stream.end, self._halt.check)
-            at = max(s.end.seconds() for s in self._streams.values() if s.end is not None)
-            own = _process(self._crossing.me)
-            self._crossing.tell(self._others, News(*own, self._place, at))
+            ends = [stream.end for stream in self._streams.values() if stream.end is not None]
+            for end in ends:
+                until(end, self._halt.check)
+            self._met = self._crossing.meet(max(end.seconds() for end in ends))
 
     def _drain(self, stream: Stream) -> None:
         """Wait for what was launched before the segment was stopped: it still uses the device.
@@ -250,11 +240,6 @@ class SegmentRun(Activity):
                 job.gate.open(number, end)
             stream.now = ("waits for ", job.id, number, "its device")
             stream.throttle(end, ahead, check)
-
-
-def _process(rank: int) -> tuple[str, str]:
-    """The gate of the phases that a process has come to the end of."""
-    return "", f"process {rank}"
 
 
 def _unnoted(*_: object) -> None:

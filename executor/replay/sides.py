@@ -8,8 +8,7 @@ the stream that it has in the plan, its receiver in a lane of this stream and it
 
 It is over at the sender when it is over at the receiver. What it waits for is waited for by a side
 that knows when it ends. Whatever else waits for an op of another process is told when that op has
-ended. Who reads what another process wrote in the host's memory always waits for that op, also
-where others in between are ordered: it has to hear the facts about it.
+ended. Between nodes nothing but X crosses.
 """
 
 from collections import defaultdict
@@ -19,7 +18,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from plans.graph import in_order
+from executor.errors import RunError
 from plans.ops import Lane, parse_stream
 from plans.part import Part
 from plans.schema import Op, Program
@@ -35,14 +34,17 @@ Ends = tuple[int, int]  # the processes of both sides of an X, otherwise one twi
 class Sides:
     """A program on devices of these processes, as process `me` sees it. By phase, `mine` are its
     own ops as the plan has them, and `phases` all that it runs. `tells`: by phase and op, the
-    processes to be told when it has ended. busy: all that have ops."""
+    processes to be told when it has ended; tellers: who tells of one that it waits for. busy: the
+    processes that have ops. nodes: of each process."""
 
     program: Program
     ranks: Sequence[int]
     me: int
+    nodes: Sequence[int]
     mine: dict[str, list[Op]] = field(default_factory=dict)
     phases: dict[str, list[Op]] = field(default_factory=dict)
     tells: dict[tuple[str, str], frozenset[int]] = field(default_factory=dict)
+    tellers: dict[tuple[str, str], int] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
 
     @cached_property
@@ -65,6 +67,26 @@ class Sides:
     def streams(self) -> list[str]:
         """The streams that it has ops in."""
         return sorted({op.stream for ops in self.phases.values() for op in ops})
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The buffers in host memory that ops of several processes of its node use."""
+        users: dict[str, set[int]] = defaultdict(set)
+        for op in self.program.ops:
+            rank = self.ranks[op.queue.device]
+            for name in {*op.reads.values(), *op.writes.values()} - self.spaces.keys():
+                if self.nodes[rank] == self.nodes[self.me]:
+                    users[name].add(rank)
+        return frozenset(name for name, ranks in users.items() if len(ranks) > 1)
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, str], int]:
+        """Numbers of all that may be told of by phase and name, the same in every process: ops,
+        sides of X, and the ends of phases in each process."""
+        names = [("", process(rank)) for rank in sorted(set(self.ranks))]
+        for phase, ops in phases_of(self.program).items():
+            names += [(phase, op.id + side) for op in ops for side in _told_of(op)]
+        return {name: number for number, name in enumerate(names)}
 
     def sends(self, op: Op) -> bool:
         """True for an X of its own to another process."""
@@ -89,31 +111,34 @@ class Sides:
 
     def add(self, phase: str, ops: Sequence[Op]) -> None:
         """Add own ops of a phase and X that come, with those of their edges that are waited for
-        here, and who is to be told of them."""
-        me, ends = self.me, {op.id: self._ends(op) for op in ops}
+        here, who tells of them, and who is to be told."""
+        me, nodes, ends = self.me, self.nodes, {op.id: self._ends(op) for op in ops}
         self.busy.update(rank for both in ends.values() for rank in both)
-        written = _written(ops, self.spaces, ends)
         tells: dict[str, set[int]] = defaultdict(set)
         mine, runs = self.mine.setdefault(phase, []), self.phases.setdefault(phase, [])
         for op in ops:
             sender, receiver = ends[op.id]
             waits = list[str]()  # of the side that this process has
-            for edge in dict.fromkeys((*op.after, *written.get(op.id, ()))):
+            for edge in op.after:
                 before = edge.removesuffix("@-1")
                 both = ends[before]
                 at = receiver if receiver in both and sender not in both else sender
+                teller = next((end for end in both if nodes[end] == nodes[at]), None)
+                if teller is None:
+                    raise RunError(f"{op.id} waits for {before} of another node, and neither sends")
                 if at == me:
                     waits.append(edge)
-                elif both[0] == me and at not in both:
+                    self.tellers[phase, before] = teller
+                elif teller == me and at not in both:
                     tells[before].add(at)
             own = _after(op, waits)
             if sender == me:
                 mine.append(own)
                 runs.append(own)
+                self.tellers[phase, op.id + READY] = receiver
             elif receiver == me:
                 runs += _taken(own, f"{op.stream}>{target_of(op, self.spaces)}")
                 tells[op.id + READY].add(sender)
-                tells[op.id].add(sender)
         self.tells.update({(phase, op): frozenset(ranks) for op, ranks in tells.items()})
 
 
@@ -124,15 +149,26 @@ Seen = tuple[str, tuple[int, ...]]
 def programs_of(part: Part) -> dict[Seen, Sides]:
     """The programs of all segments that a process has a device of."""
     keys = ((one.program, part.owners(one)) for one in part.plan.segments if part.runs(one))
-    return {key: sides(part.plan.program(key[0]), key[1], part.me) for key in dict.fromkeys(keys)}
+    return {
+        key: sides(part.plan.program(key[0]), key[1], part.me, part.nodes)
+        for key in dict.fromkeys(keys)
+    }
 
 
-def sides(program: Program, ranks: Sequence[int], me: int) -> Sides:
-    """A program whose device d process ranks[d] has, as process `me` sees it."""
-    found = Sides(program, ranks, me)
+def sides(
+    program: Program, ranks: Sequence[int], me: int, nodes: Sequence[int] | None = None
+) -> Sides:
+    """A program whose device d process ranks[d] has, as process `me` sees it; RunError where
+    something else than X crosses from node to node. nodes: of each process, by default one."""
+    found = Sides(program, ranks, me, nodes or [0] * (max(ranks) + 1))
     for phase, ops in phases_of(program).items():
         found.add(phase, ops)
     return found
+
+
+def process(rank: int) -> str:
+    """The name by which a process tells that it has come to the end of a phase."""
+    return f"process {rank}"
 
 
 def phase_of(kind: int) -> str:
@@ -158,6 +194,17 @@ def lane_of(stream: str) -> tuple[int, int] | None:
     return (parse_stream(left).device, int(right)) if lane else None
 
 
+def signal_count(program: Program, ranks: Sequence[int]) -> int:
+    """The number of all that may be told of."""
+    ops = (op for own in phases_of(program).values() for op in own)
+    return len(set(ranks)) + sum(len(_told_of(op)) for op in ops)
+
+
+def _told_of(op: Op) -> tuple[str, ...]:
+    """What there is to tell of an op: that it has ended, and of an X its sides."""
+    return ("", READY, BEGUN, OVER) if op.queue.lane is Lane.P2P else ("",)
+
+
 def _after(op: Op, edges: Sequence[str]) -> Op:
     return op if op.after == (made := tuple(edges)) else replace(op, after=made)
 
@@ -165,30 +212,3 @@ def _after(op: Op, edges: Sequence[str]) -> Op:
 def _taken(op: Op, lane: str) -> tuple[Op, Op]:
     """An X from another process: its receiver is ready, and receives."""
     return replace(op, id=op.id + READY, stream=lane), replace(op, stream=lane, after=())
-
-
-def _written(
-    ops: Sequence[Op], spaces: Mapping[str, int], ends: Mapping[str, Ends]
-) -> dict[str, list[str]]:
-    """For each op the ops of other processes that write what it reads in the host's memory, as
-    edges."""
-    users: dict[str, list[Op]] = defaultdict(list)
-    for op in ops:
-        for name in {*op.reads.values(), *op.writes.values()}:
-            if name not in spaces:
-                users[name].append(op)
-    shared = [n for n, own in users.items() if len({ends[op.id] for op in own}) > 1]
-    turns = {op.id: turn for turn, op in enumerate(in_order(ops))} if shared else {}
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in shared:
-        own = sorted(users[name], key=lambda op: turns[op.id])
-        writers = [op for op in own if name in op.writes.values()]
-        if not writers:
-            continue
-        latest, edge = writers[-1], f"{writers[-1].id}@-1"
-        for op in own:
-            if name in op.reads.values() and ends[latest.id] != ends[op.id]:
-                found[op.id].append(edge)
-            if name in op.writes.values():
-                latest, edge = op, op.id
-    return found

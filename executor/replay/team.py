@@ -1,14 +1,14 @@
 """The other processes of a run, as one of them sees them, and what they tell each other.
 
-News say that an op has ended, or that an X has begun. Facts are what others have to know of the
+Signals say that an op has ended, or that an X has begun. Facts are what others have to know of the
 bytes that one wrote: how values lie in them, and what gradients and norms lack. In one process
 these are attributes of a task (`task_state`), found by whoever needs them; between processes they
-go with an X, or with the news that an op has ended.
+go with an X, or lie beside the host buffer that they are about.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ from executor.replay.task_state import Norming
 from executor.shards import Absent
 from executor.workload import Content
 from plans.ops import OpName
+
+Key = tuple[str, str]  # phase and op
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,35 @@ class Facts:
     norming: Norming | None = None
 
 
-class News(NamedTuple):
-    """A round of an op has ended `at` a time.perf_counter() of this process; or, of what an X says,
-    it has begun, and a paced link has moved it at `end`."""
+class Signal(Protocol):
+    """A count of rounds that one process tells and others wait for: of an op, or of a side of an
+    X."""
 
-    phase: str
-    op: str
-    round: int
-    at: float
-    end: float | None = None
-    facts: tuple[Facts, ...] = ()
+    def tell(self, number: int, at: float, facts: Facts | None = None) -> None:
+        """Round `number` is over, at a time of time.perf_counter(), and left these facts."""
+
+    def told(self, number: int, check: Callable[[], None]) -> tuple[float, Facts | None]:
+        """When round `number` was over, once it is, and the facts that it left; `check` may raise
+        to end the wait."""
+
+    def cancel(self) -> None:
+        """There will be no further rounds: nobody is to wait where `check` is not called."""
+
+
+class Tag(Protocol):
+    """The facts about a buffer of the host store that several processes use."""
+
+    def write(self, facts: Facts | None) -> None: ...
+
+    def read(self) -> Facts | None: ...
 
 
 class Wire(Protocol):
     """A connection from one device to another one, which keeps the order."""
+
+    @property
+    def early(self) -> bool:
+        """True if a receiver may ask for bytes before they are sent."""
 
     def send(self, source: Tensor, segment: int) -> None:
         """Launch the bytes (uint8) into the current stream; the other side receives as many in the
@@ -62,14 +79,12 @@ class Team(Protocol):
 
     me: int
 
-    def rank(self, device: int) -> int:
-        """The process that has a device of the plan."""
+    def signal(self, segment: int, number: int, other: int, room: int | None) -> Signal:
+        """A signal of a segment, which process `other` tells or waits for. room: the device that
+        sends what facts come with it."""
 
-    def tell(self, rank: int, segment: int, news: News) -> None:
-        """Send news of a segment to a process, in order; from any thread."""
-
-    def listen(self, segment: int, heard: Callable[[News], None]) -> None:
-        """Hand on the news of a segment, also those that have come before, from any thread."""
+    def tag(self, buffer: str) -> Tag:
+        """The facts about a buffer of the host store."""
 
     def wire(self, source: int, target: int) -> Wire:
         """The wire from a device of the plan to another one, of which one is this process'."""

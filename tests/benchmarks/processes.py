@@ -47,6 +47,7 @@ from executor.records.folder import RunFolder
 from executor.replay import ops
 from executor.replay.ops import Work
 from executor.replay.task_state import TaskState
+from executor.workload import Content
 from plans import runlog
 from plans.schema import Op, Plan, Task
 from profiles import console
@@ -87,7 +88,7 @@ def backward(work: Work, step: int) -> None:
 
 def load(work: Work, step: int) -> None:
     if work.name.item == "batch":
-        work.feed.contents.note(work.writes["batch"], (layout(), layout()))
+        work.feed.contents.note(work.writes["batch"], Content((layout(), layout())))
 
 
 @contextmanager

@@ -95,8 +95,9 @@ class Replay:
                     yield from self._op(me, known, op, phase, number, waits)
                     self._bump((me, phase, op.id), number + 1)
                     told = known.tells.get((phase, op.id), ())
-                    over = lane_of(op.stream) and not op.id.endswith(READY)
-                    self._tell(me, told, phase, op.id + OVER if over else op.id, number + 1)
+                    self._tell(me, told, phase, op.id, number + 1)
+                    if (lane := lane_of(op.stream)) and not op.id.endswith(READY):
+                        self._tell(me, {known.ranks[lane[0]]}, phase, op.id + OVER, number + 1)
         self._doing.pop((me, name), None)
 
     def _op(self, me: int, known: Sides, op: Op, phase: str, number: int, waits: Waits) -> Playing:

@@ -33,6 +33,8 @@ class SharedMemory:
         self._descriptor = made
         self.path = path or f"/proc/{os.getpid()}/fd/{made}"
         self.flat: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)[:count]
+        self.words = memoryview(self._map)[: size // 8 * 8].cast("q")
+        self.address = self.flat.data_ptr()
 
     def release(self) -> None:
         """All have mapped it: nobody else can from now on."""
