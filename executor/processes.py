@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -95,10 +95,10 @@ def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     _end_with_agent(world)
     limit_s = max(_LIMIT_S, asked.stall_seconds or 0)
     try:
-        with closing(distributed.meet(world, limit_s)) as board:
-            if world.rank == 0:
-                return _lead(board, asked, finish)
-            return _follow(board, asked)
+        board = distributed.meet(world, limit_s)
+        if world.rank == 0:
+            return _lead(board, asked, finish)
+        return _follow(board, asked)
     except (GantryError, console.Interrupted) as error:
         if world.rank == 0:
             raise

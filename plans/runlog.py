@@ -152,6 +152,16 @@ def files(folder: str | Path) -> list[Path]:
     return [*(earlier[number] for number in sorted(earlier)), path / LOG]
 
 
+def part_of(folder: Path, rank: int) -> Path:
+    """Where process `rank` of several writes its own ops while a run goes on."""
+    return folder / f"{LOG}.{rank}"
+
+
+def parts(folder: Path) -> list[Path]:
+    """What processes have written that is not in the log."""
+    return sorted(folder.glob(f"{LOG}.[0-9]*"))
+
+
 def load(path: str | Path) -> RunLog:
     """The log in `path`, a run's folder or a log itself; FormatError with the line number
     otherwise."""
@@ -176,9 +186,13 @@ def load(path: str | Path) -> RunLog:
 def read(path: str | Path) -> tuple[Header, list[Line]]:
     """The header and all other lines of a log in their order; FormatError as of `load`.
 
-    A last line without its end, of a run that was killed while it wrote, is left out."""
+    What other processes have written comes last. A last line without its end, of a run that was
+    killed while it wrote, is left out."""
     path, decoder = files(path)[-1], msgspec.json.Decoder(Line)
     rows, lines = read_bytes(path).split(b"\n")[:-1], list[Line]()
+    for part in parts(path.parent) if path.name == LOG else ():
+        known = {*rows}  # a run was killed when it had put some of them there
+        rows += [row for row in part.read_bytes().split(b"\n")[:-1] if row not in known]
     alien = f"{path}: line 1: this is not a run log, which begins with a header"
     for number, row in enumerate(rows, 1):
         try:

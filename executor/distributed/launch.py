@@ -12,37 +12,43 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from math import inf
 from types import FrameType
 
+import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from executor import driver
 from executor.devices import backend_of, default_source
 from executor.distributed import signals
-from executor.distributed.jobs import Jobs
+from executor.distributed.fetching import Stores
 from executor.distributed.lead import Lead
 from executor.distributed.links import (
-    Clock,
     GroupWire,
     Mesh,
     Pair,
-    connections,
     crossing,
-    grouped,
     wires,
 )
 from executor.distributed.meeting import Board
-from executor.distributed.messages import Bye, Join, Ready, Time, Welcome
-from executor.distributed.stores import Carrier, SharedMemory, carrier, node_store
+from executor.distributed.messages import Bye, Join, Ready, Welcome
+from executor.distributed.stores import SharedMemory, node_store
 from executor.distributed.team import Peers
 from executor.distributed.worker import Worker
 from executor.distributed.world import World, machine_id
-from executor.errors import ProcessError, RunError, UsageError, exit_code_of, text_of
-from executor.records import Options, Result, checkpoint
+from executor.errors import (
+    ProcessError,
+    RunError,
+    UsageError,
+    exit_code_of,
+    one_line,
+    text_of,
+)
+from executor.records import Options, PartLog, Result, checkpoint
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
 from executor.workload import Task
@@ -61,28 +67,30 @@ _NEVER = timedelta(days=1000)  # a message may be as late as the op that it tell
 _NEWS_S = 0.5  # that come before a signal, where that follows from them
 
 
-Connected = tuple[dict[Pair, GroupWire], dist.ProcessGroup | None, Carrier]
+Connected = tuple[dict[Pair, GroupWire], dist.ProcessGroup | None, Stores]
 
 
 @dataclass(frozen=True)
 class Met:
     """The processes of a run, connected. silence_s: that is too long without a sign of one;
-    prepare_s: that they may take to build their models."""
+    prepare_s: that they may take to build their models; ahead: seconds by which the clock of
+    process 0 is ahead."""
 
     world: World
     mesh: Mesh
     silence_s: float
     prepare_s: float
+    ahead: float
 
-    def connect(self, part: Part, flat: Tensor) -> Connected:
-        """The wires of this process' devices, the group for signals between nodes, and the carrier
-        of its node's store, `flat`."""
+    def connect(self, part: Part, memory: SharedMemory, options: Options) -> Connected:
+        """The wires of this process' devices, the group for signals between nodes, and the stores
+        of all nodes, of which `memory` is its own."""
         try:
             backend = backend_of(part.kind)
             made = wires(crossing(part), part.ranks.__getitem__, backend)
             several = self.world.nodes > 1
             letters = dist.new_group(backend="gloo", timeout=_NEVER) if several else None
-            return made, letters, carrier(part, flat)
+            return made, letters, Stores(part, memory, options.stall_seconds or _FETCH_S)
         except (RuntimeError, RunError) as error:
             why = self.mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"
             raise RunError(why) from None
@@ -102,11 +110,11 @@ class _Others:
     def __init__(self, plan: Plan, options: Options, met: Met, ready: threading.Event) -> None:
         self._lead: Lead | None = None
         self._ready = ready
-        self._met, self._limit_s = met, options.stall_seconds or _FETCH_S
+        self._met, self._options = met, options
         reached = options.earlier.reached if options.earlier else None
         self.part = met.part(plan, reached)
         for rank in met.mesh.others:
-            met.mesh.send(rank, Welcome(machine_id(), reached))
+            met.mesh.send(rank, Welcome(reached))
         self._memory = met.store(self.part)
         self.store = Shared(self._memory.flat, fills=True, bring=self._bring)
 
@@ -115,20 +123,15 @@ class _Others:
         waiting, deadline = set(mesh.others), time.monotonic() + met.prepare_s
         while waiting:
             rank, message = mesh.receive(waiting, deadline)
-            if isinstance(message, Time):
-                mesh.send(rank, Time(message.asked, time.perf_counter()))
-                continue
             assert isinstance(message, Ready), message
             if message.trouble:
                 raise ProcessError(f"process {rank}: {message.trouble}", message.code)
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, letters, carried = met.connect(part, self._memory.flat)
+        wires, letters, stores = met.connect(part, self._memory, self._options)
         self._ready.set()
-        firsts = list(part.firsts.values())
-        jobs = Jobs(part.plan, mesh, carried, self._memory, firsts, self._limit_s)
-        self._lead = Lead(part, mesh, wires, signals.Board(part, self._memory), letters, jobs)
+        self._lead = Lead(part, mesh, wires, signals.Board(part, self._memory), letters, stores)
         mesh.listen(self._lead.hear)
         return self._lead
 
@@ -157,8 +160,7 @@ def goodbye(met: Met, code: int) -> int:
         return code
     wrong = [text for rank, text in mesh.gone.items() if rank not in mesh.codes]
     for rank in left:
-        mesh.kill(rank)
-        wrong.append(f"process {rank} has not ended for {met.silence_s:g} s and is killed")
+        wrong.append(f"process {rank} has not ended for {met.silence_s:g} s")
     for text in wrong:
         code = console.fail(f"all is trained and written, but {text}", 1)
     return code
@@ -200,17 +202,18 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
             ready = Ready()
         except Exception as error:
             ready = Ready(text_of(error), exit_code_of(error))
-        clock = _clock(mesh, welcome.machine)
         mesh.send(0, ready)
         mesh.expect(0, Join)
-        wires, letters, carried = met.connect(part, memory.flat)
+        wires, letters, stores = met.connect(part, memory, options)
         joined.set()
-        peers = Peers(part, mesh, wires, signals.Board(part, memory), letters, clock)
+        peers = Peers(part, mesh, wires, signals.Board(part, memory), letters)
         recorder = Recorder(part.tasks, 0.0, world.rank)
-        worker = Worker(part, store, devices, recorder, options, peers, carried)
+        log = PartLog(options.folder, world.rank)
+        worker = Worker(part, store, devices, recorder, options, peers, stores, log.note, met.ahead)
         mesh.listen(worker.hear)
         gc.freeze()
-        return worker.work()
+        with closing(log):
+            return worker.work()
 
 
 @contextmanager
@@ -235,15 +238,38 @@ def _getting_ready(met: Met) -> Iterator[threading.Event]:
         ready.set()
 
 
-def _clock(mesh: Mesh, machine: str) -> Clock:
-    """The clock of process 0, which runs on this machine."""
-    clock = Clock(same=machine == machine_id())
-    for _ in range(_QUESTIONS if clock.due() else 0):
-        mesh.send(0, Time(time.perf_counter()))
-        answer = mesh.expect(0, Time)
-        assert answer.there is not None, "process 0 knows its own time"
-        clock.note(answer.asked, answer.there)
-    return clock
+def _grouped(board: Board) -> None:
+    """Let torch.distributed connect all processes; RunError where that cannot be."""
+    world = board.world
+    if world.nodes == 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    limit, own = timedelta(seconds=board.limit_s), (world.rank, world.size)
+    try:
+        dist.init_process_group(
+            "gloo", store=board.store("gloo"), rank=own[0], world_size=own[1], timeout=limit
+        )
+    except (RuntimeError, OSError, EOFError) as error:
+        raise RunError(f"the processes cannot connect: {one_line(error)}") from None
+
+
+def _ahead(board: Board) -> float:
+    """Seconds by which the clock of process 0 is ahead of this one's, which are the same on one
+    machine: half way between question and answer, by the shortest way there and back."""
+    me, machines = board.world.rank, board.gather("machine", machine_id())
+    best, ahead, now = inf, 0.0, torch.zeros(1, dtype=torch.float64)
+    for rank in (rank for rank, one in enumerate(machines) if one != machines[0]):
+        for _ in range(_QUESTIONS if me in (0, rank) else 0):
+            asked = time.perf_counter()
+            if me == 0:
+                dist.recv(now, rank)
+                dist.send(now.fill_(time.perf_counter()), rank)
+                continue
+            dist.send(now, 0)
+            dist.recv(now, 0)
+            answered = time.perf_counter()
+            if answered - asked < best:
+                best, ahead = answered - asked, float(now) - (asked + answered) / 2
+    return ahead
 
 
 @contextmanager
@@ -256,9 +282,13 @@ def connected(board: Board, silence_s: float) -> Iterator[Met]:
     from."""
     world = board.world
     try:
-        mesh = Mesh(world.rank, connections(board, grouped(board)), silence_s)
-    finally:
-        board.close()
+        _grouped(board)
+        ahead = _ahead(board)
+        pids = enumerate(map(int, board.gather("pid", str(os.getpid()))))
+        mates = {rank: pid for rank, pid in pids if rank in world.mates and rank != world.rank}
+        mesh = Mesh(world, partial(board.store, "messages"), mates, silence_s)
+    except RuntimeError as error:
+        raise RunError(f"the processes cannot connect: {one_line(error)}") from None
 
     def hear(number: int, frame: FrameType | None) -> None:
         deadline = time.monotonic() + _NEWS_S
@@ -269,7 +299,7 @@ def connected(board: Board, silence_s: float) -> Iterator[Met]:
 
     with heard(_ENDS, hear):
         try:
-            yield Met(world, mesh, silence_s, board.prepare_s)
+            yield Met(world, mesh, silence_s, board.prepare_s, ahead)
         finally:
             mesh.close()
             _disconnect()

@@ -7,16 +7,15 @@ others    replay their part, tell each other of their ops, and stop or finish wh
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 
 import torch.distributed as dist
 
-from executor.distributed.jobs import Jobs
-from executor.distributed.links import Clock, GroupWire, Mesh, Pair
+from executor.distributed.fetching import Stores
+from executor.distributed.links import GroupWire, Mesh, Pair
 from executor.distributed.messages import (
     Ask,
     Begin,
-    Carried,
+    Carry,
     Ended,
     Failed,
     Finish,
@@ -25,10 +24,9 @@ from executor.distributed.messages import (
     Gone,
     LossPart,
     Message,
-    Records,
+    Progress,
     States,
     Stop,
-    Time,
 )
 from executor.distributed.signals import Board
 from executor.distributed.state import parcel, roles_of, take
@@ -53,10 +51,10 @@ class Lead(Peers):
         wires: Mapping[Pair, GroupWire],
         board: Board,
         letters: dist.ProcessGroup | None,
-        jobs: Jobs,
+        stores: Stores,
     ) -> None:
-        super().__init__(part, mesh, wires, board, letters, Clock())
-        self.jobs = jobs
+        super().__init__(part, mesh, wires, board, letters)
+        self._stores = stores
         self.peaks: dict[int, tuple[int, int]] = {}
         self._part, self._plan = part, part.plan
         self._ops: dict[tuple[str, tuple[int, ...]], dict[int, list[Op]]] = {}
@@ -82,7 +80,7 @@ class Lead(Peers):
                 parcel(setup.tasks[name], first, roles_of(ops[rank], name), begins=True)
                 for name, first in self._part.steps[index].items()
             ]
-            made.messages[rank] = Begin(index, metered, states)
+            made.messages[rank] = Begin(index, metered, setup.recorder.origin, states)
         return made
 
     def _ops_of(self, segment: Segment) -> Mapping[int, Sequence[Op]]:
@@ -96,7 +94,7 @@ class Lead(Peers):
 
     def bring(self, task: str) -> None:
         """Let the store of this node have all of a task, from wherever it is trained."""
-        self.jobs.bring(task, self.check)
+        self._stores.bring(task, lambda rank, *shards: self.mesh.send(rank, Carry(*shards)))
 
     def check(self) -> None:
         """RunError for a process that is gone."""
@@ -106,18 +104,12 @@ class Lead(Peers):
     def hear(self, rank: int, message: Message) -> None:
         """Take a message of a process in, from its thread."""
         setup = self._setup
-        if isinstance(message, Carried):
-            self.jobs.hear(rank, message)
-        elif isinstance(message, Time):
-            with suppress(RunError):  # it is gone, which ends the run
-                self.mesh.send(rank, Time(message.asked, time.perf_counter()))
-        elif setup is None:
+        if setup is None:
             return
-        elif isinstance(message, Gone):
+        if isinstance(message, Gone):
             setup.halt.fail(message.text)
-        elif isinstance(message, Records):
-            for record in message.ops:
-                setup.recorder.ended(record)
+        elif isinstance(message, Progress):
+            setup.recorder.latest.update(dict.fromkeys(message.segments, time.perf_counter()))
         elif isinstance(message, LossPart):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
             feed.add(message.step, message.part, message.value, message.total)

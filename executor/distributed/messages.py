@@ -6,7 +6,6 @@ import msgspec
 
 from executor.distributed.values import Parcel
 from plans.order import Reached
-from plans.runlog import OpRecord
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -19,17 +18,9 @@ class Gone(Message, frozen=True):
     text: str
 
 
-class Beat(Message, frozen=True):
-    """The process `pid` is alive."""
-
-    pid: int
-
-
 class Welcome(Message, frozen=True):
-    """The run begins. machine: of process 0, see `world.machine_id`; reached: where an earlier
-    start of the run was kept that it goes on from."""
+    """The run begins. reached: where an earlier start of the run was kept that it goes on from."""
 
-    machine: str
     reached: Reached | None
 
 
@@ -41,13 +32,6 @@ class Store(Message, frozen=True):
 
 class Mapped(Message, frozen=True):
     """The process has mapped it."""
-
-
-class Time(Message, frozen=True):
-    """A question for the time, `asked` when it was so late, and the answer: so late `there`."""
-
-    asked: float
-    there: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -62,10 +46,12 @@ class Join(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """Replay your part of a segment; `states`: what it has to know of its tasks."""
+    """Replay your part of a segment; `states`: what it has to know of its tasks. origin: when the
+    run began, by the clock of process 0."""
 
     segment: int
     metered: bool
+    origin: float
     states: Sequence[Parcel]
 
 
@@ -105,10 +91,10 @@ class Ended(Message, frozen=True):
     peaks: dict[int, tuple[int, int]]
 
 
-class Records(Message, frozen=True):
-    """Ops that have ended."""
+class Progress(Message, frozen=True):
+    """Ops of these segments have ended."""
 
-    ops: Sequence[OpRecord]
+    segments: Sequence[int]
 
 
 class LossPart(Message, frozen=True):
@@ -135,20 +121,10 @@ class Failed(Message, frozen=True):
 
 
 class Carry(Message, frozen=True):
-    """Send some shards of a task from your node's store to node 0; see `stores.Job`."""
+    """Send some shards of a task from your node's store to node 0."""
 
-    number: int
     task: str
     shards: Sequence[int]
-    source: int
-
-
-class Carried(Message, frozen=True):
-    """An end of a job has got on; `over`: to its end, unless there is trouble."""
-
-    number: int
-    over: bool = False
-    trouble: str = ""
 
 
 class Ask(Message, frozen=True):
@@ -171,13 +147,10 @@ class Bye(Message, frozen=True):
 
 
 AnyMessage = (
-    Beat
-    | Welcome
+    Welcome
     | Store
     | Mapped
     | Carry
-    | Carried
-    | Time
     | Ready
     | Join
     | Begin
@@ -186,7 +159,7 @@ AnyMessage = (
     | Frozen
     | Finish
     | Ended
-    | Records
+    | Progress
     | LossPart
     | Failed
     | Ask

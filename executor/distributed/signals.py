@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.distributed.stores import SharedMemory
-from executor.distributed.stores.memory import PAGE
+from executor.distributed.stores import PAGE, SharedMemory
 from executor.distributed.values import pack_facts, unpack_facts
 from executor.errors import RunError
-from executor.replay import Facts, signal_count
+from executor.replay import Facts, Stopped, signal_count
 from plans.part import Part
 
 _WORDS = 8  # of a counter: rounds, and the times of the latest
@@ -193,8 +192,7 @@ class Letter:
         self._receive(header)
         round_index, size, left = header.tolist()
         if round_index < 0:
-            check()
-            raise RunError(f"process {self._other} has stopped")
+            raise Stopped
         if size >= 0:
             said = torch.empty(int(size), dtype=torch.uint8)
             if size:

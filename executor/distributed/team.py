@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.distributed.links import Clock, GroupWire, Mesh, Pair
+from executor.distributed.links import GroupWire, Mesh, Pair
 from executor.distributed.signals import Board, Counter, Letter
 from executor.errors import RunError
 from executor.replay import Signal, Stopped, Tag, Wire
@@ -56,9 +56,8 @@ class Peers:
         wires: Mapping[Pair, GroupWire],
         board: Board,
         letters: dist.ProcessGroup | None,
-        clock: Clock,
     ) -> None:
-        self.me, self.clock, self.mesh = part.me, clock, mesh
+        self.me, self.mesh = part.me, mesh
         self._part, self._wires, self._board, self._letters = part, wires, board, letters
 
     def signal(self, segment: int, number: int, other: int, room: int | None) -> Signal:

@@ -1,18 +1,15 @@
 """The other processes: each replays its part of the segments that the lead begins."""
 
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
-from msgspec.structs import astuple
-
 from executor.devices import Device
+from executor.distributed.fetching import Stores
 from executor.distributed.messages import (
     Ask,
     Begin,
     Bye,
-    Carried,
     Carry,
     Ended,
     Failed,
@@ -22,13 +19,11 @@ from executor.distributed.messages import (
     Gone,
     LossPart,
     Message,
-    Records,
+    Progress,
     States,
     Stop,
-    Time,
 )
 from executor.distributed.state import parcel, roles_of, take
-from executor.distributed.stores import Carrier, Job
 from executor.distributed.team import Peers
 from executor.distributed.values import Parcel
 from executor.errors import RunError, text_of
@@ -45,13 +40,15 @@ from executor.replay import (
 from executor.shards import HostStore, places_of
 from executor.workload import OnPart
 from plans.part import Part
-from plans.runlog import OpRecord
+from plans.runlog import Line
 
 _LEAD = 0
+_PROGRESS_S = 0.2  # between two words that segments get on
 
 
 class Worker:
-    """Process `peers.me`, with `devices` by number; call `work` once."""
+    """Process `peers.me`, with `devices` by number; call `work` once. note: writes its log; ahead:
+    seconds by which the clock of process 0 is ahead."""
 
     def __init__(
         self,
@@ -61,9 +58,13 @@ class Worker:
         recorder: Recorder,
         settings: Settings,
         peers: Peers,
-        carrier: Carrier,
+        stores: Stores,
+        note: Callable[[Sequence[Line]], None],
+        ahead: float,
     ) -> None:
-        self._carrier = carrier
+        self._stores, self._note, self._ahead = stores, note, ahead
+        self._latest: dict[int, float] = {}
+        self._told_at = 0.0  # how far each segment has come
         self._part, self._peers, self._recorder = part, peers, recorder
         self._places = places_of(devices)
         self._news: SimpleQueue[Message] = SimpleQueue()
@@ -80,9 +81,7 @@ class Worker:
 
     def hear(self, rank: int, message: Message) -> None:
         """Take a message in, from the thread of its process."""
-        if isinstance(message, Time) and message.there is not None:
-            self._peers.clock.note(message.asked, message.there)
-        elif rank == _LEAD:
+        if rank == _LEAD:
             self._news.put(message)
             self._halt.tell()
 
@@ -114,7 +113,7 @@ class Worker:
             one = self._active.get(message.segment)
             self._send(States(message.segment, one.states() if one else []))
         elif isinstance(message, Carry):
-            self._carry(Job(*astuple(message)))
+            self._stores.send(message.task, message.shards)
         elif isinstance(message, Stop | Freeze | Finish):
             one = self._active.get(message.segment)
             if one is None:
@@ -132,6 +131,7 @@ class Worker:
         try:
             for known in message.states:
                 take(self._tasks[known.task], known)
+            self._recorder.origin = message.origin - self._ahead
             self._recorder.latest[index] = time.perf_counter()
             one = SegmentRun(index, segment, self._setup, metered=message.metered)
         except Exception as error:
@@ -141,23 +141,16 @@ class Worker:
         self._active[index] = one
         one.start()
 
-    def _carry(self, job: Job) -> None:
-        moved = partial(self._send, Carried(job.number))
-        self._carrier.start(
-            job, moved, lambda trouble: self._send(Carried(job.number, True, trouble))
-        )
-
     def _report(self) -> None:
         """Hand on what has happened since the last time."""
-        if self._peers.clock.due():
-            self._send(Time(time.perf_counter()))
-        self._recorder.origin = -self._peers.clock.ahead
         ended = [index for index, one in self._active.items() if one.ended]
         for task in self._tasks.values():
             task.collect()
-        records = [line for line in self._recorder.lines() if isinstance(line, OpRecord)]
-        if records:
-            self._send(Records(records))
+        self._note(self._recorder.lines())
+        latest = {index: self._recorder.latest[index] for index in self._active}
+        if latest != self._latest and time.perf_counter() > self._told_at + _PROGRESS_S:
+            self._latest, self._told_at = latest, time.perf_counter()
+            self._send(Progress(list(latest)))
         if self._recorder.failure:
             self._failed(Failure((), self._recorder.failure, fatal=True))
             self._recorder.failure = ""

@@ -1,6 +1,8 @@
 """The processes of a run, as torchrun has started them."""
 
 import os
+import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,8 +32,8 @@ class World:
 
     @property
     def mates(self) -> range:
-        """The other processes of this process' node, for its first one."""
-        return range(self.first(self.node) + 1, self.first(self.node + 1))
+        """The processes of this process' node."""
+        return range(self.first(self.node), self.first(self.node + 1))
 
     def ranks(self, plan: Plan) -> Sequence[int]:
         """The process that has each device of a plan: those of a node have its devices in their
@@ -67,6 +69,40 @@ def siblings() -> dict[int, int]:
                     if entry.startswith(b"RANK="):
                         found[int(entry[5:])] = int(pid)
     return found
+
+
+class Mates:
+    """Other processes of this node, by rank the number that the system has for each."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._pids = pids
+        self._stopped: dict[int, float] = {}
+
+    def lost(self, limit_s: float) -> dict[int, str]:
+        """How each is lost that has ended, or that somebody has stopped for so long: it is killed,
+        since it does not go on by itself and torchrun waits for it."""
+        found, now = {}, time.monotonic()
+        for rank, pid in self._pids.items():
+            state = _state(pid)
+            since = self._stopped.setdefault(rank, now) if state == "T" else now
+            if state != "T":
+                self._stopped.pop(rank, None)
+            if state in ("", "Z", "X"):
+                found[rank] = f"process {rank} is gone, it was killed or crashed: see its output"
+            elif now - since > limit_s:
+                found[rank] = (
+                    f"process {rank} has been stopped for {now - since:.1f} s, and is killed"
+                )
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        return found
+
+
+def _state(pid: int) -> str:
+    """The letter that the system has for a process; empty where there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 def world(environ: Mapping[str, str] = os.environ) -> World | None:

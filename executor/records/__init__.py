@@ -3,8 +3,9 @@
 from executor.records.earlier import Earlier
 from executor.records.folder import again
 from executor.records.journal import Journal, drop_text
+from executor.records.logfile import PartLog
 from executor.records.options import Options
 from executor.records.result import Result
 from executor.records.stopping import above
 
-__all__ = ["Earlier", "Journal", "Options", "Result", "above", "again", "drop_text"]
+__all__ = ["Earlier", "Journal", "Options", "PartLog", "Result", "above", "again", "drop_text"]

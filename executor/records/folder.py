@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from executor.errors import RunError, UsageError
+from executor.errors import LogError, RunError, UsageError
 from executor.outputs import locked, part_of, remove, try_folder, whole
 from executor.records import checkpoint, earlier
 from executor.records.logfile import LogFile
@@ -49,11 +49,25 @@ class RunFolder:
         if self._options.overwrite:
             self._clear()
         elif self._options.earlier is None and log.exists():
+            self.merge()
             log.replace(self.path / f"log.{len(runlog.files(self.path))}.jsonl")
         for name, step in self._steps.items():
             self._finish(checkpoint.path_of(self.path, name), step)
         _write_plan(self.path / PLAN, self._options.plan_file or pretty(self._plan))
         self._log = LogFile(log, lines)
+        for part in runlog.parts(self.path):
+            remove(part)
+
+    def merge(self) -> None:
+        """Put what other processes have written behind the log; LogError where that fails."""
+        path = self.path / runlog.LOG
+        for part in runlog.parts(self.path):
+            try:
+                with open(path, "ab") as log, open(part, "rb") as lines:
+                    log.writelines(line for line in lines if line.endswith(b"\n"))
+            except OSError as error:
+                raise LogError(f"{path}: cannot be written: {error.strerror}") from None
+            remove(part)
 
     def note(self, lines: Sequence[Line], *, sync: bool = False) -> None:
         """Write lines to the log."""
@@ -95,7 +109,7 @@ class RunFolder:
         """Remove what an earlier run has left, but for the states that this one begins with."""
         paths = {checkpoint.path_of(self.path, name): step for name, step in self._steps.items()}
         gone = {path for path, step in paths.items() if not step} - self._put
-        for path in (*runlog.files(self.path), *gone):
+        for path in (*runlog.files(self.path), *runlog.parts(self.path), *gone):
             remove(path)
 
     def _finish(self, target: Path, step: int) -> None:

@@ -76,6 +76,7 @@ class Journal:
         finally:
             self._progress.close()
         if self._folder:
+            self._folder.merge()
             self._folder.note([end], sync=True)
 
 

@@ -37,17 +37,27 @@ class ToldGate(Gate):
 
 
 class RemoteGate(Gate):
-    """The gate of an op of another process. at, facts: what was told of the latest round."""
+    """The gate of an op of another process."""
 
     def __init__(self, signal: Signal) -> None:
         super().__init__()
         self._signal = signal
-        self.at = 0.0
-        self.facts: Facts | None = None
 
     def reached(self, number: int, halt: Halt) -> Mark:
-        self.at, self.facts = self._signal.told(number, halt.check)
-        return Now(self.at)
+        return Now(self._signal.told(number, halt.check)[0])
+
+
+class BegunGate(RemoteGate):
+    """An X has begun in another process. end: when a paced link has moved it; facts: those that
+    come with it."""
+
+    end: float | None = None
+    facts: Facts | None = None
+
+    def reached(self, number: int, halt: Halt) -> Mark:
+        end, self.facts = self._signal.told(number, halt.check)
+        self.end = end or None
+        return Now()
 
 
 class Crossing:
@@ -113,6 +123,7 @@ class Crossing:
         begun = self._signal((phase, op + BEGUN), other, ends[0])
         over = self._signal((phase, op + OVER), other)
         queue, check = work.place.device.queue("p2p"), self._halt.check
+        self._halt.watch(begun.cancel)
 
         def send(number: int) -> None:
             facts = facts_of(work, role)
@@ -139,16 +150,17 @@ class Crossing:
     def receiver(self, phase: str, work: Work, ends: tuple[int, int], other: int) -> Run:
         """The receiving side, once the sender has begun."""
         asked, op, check = self._asked[work.op.stream], work.op.id, self._halt.check
-        begun = RemoteGate(self._signal((phase, op + BEGUN), other, ends[0]))
+        begun = BegunGate(self._signal((phase, op + BEGUN), other, ends[0]))
         over = self._signal((phase, op + OVER), other)
         self.gates[phase, op + BEGUN] = begun
+        self._halt.watch(over.cancel)
 
         def tell(number: int, end: Mark) -> None:
             until(end, check)
             over.tell(number, end.seconds())
 
         def receive(number: int) -> OnDone:
-            work.place.device.get(asked.popleft(), begun.at or None)
+            work.place.device.get(asked.popleft(), begun.end)
             if begun.facts:
                 self._heed(begun.facts)
             return partial(tell, number)

@@ -129,6 +129,8 @@ class Stream:
         """A round is launched; wait until no more than `ahead` of them are not done."""
         self._unreached.append(end)
         if len(self._unreached) > ahead:
+            if self.now is not None:
+                self.now = ("waits for ", *self.now[1:3], "its device")
             until(self._unreached.popleft(), check)
 
     def idle(self) -> bool:

@@ -7,7 +7,6 @@ from math import isfinite, nan
 from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from executor.devices import Mark
 from executor.errors import one_line
@@ -80,15 +79,6 @@ class Recorder:
     ) -> None:
         """Note an op that was launched between two marks."""
         self._ops.append(_Launched(segment, op_id, round_index, start, end, metered))
-
-    def ended(self, record: OpRecord) -> None:
-        """Note an op that has ended in another process, whose recorder counts from 0 as this
-        process' time.perf_counter() does."""
-        if record.segment in self.latest:
-            self.latest[record.segment] = time.perf_counter()
-        first = int(self.origin * 1e6)
-        start, end = record.start_us - first, record.end_us - first
-        self.note(replace(record, start_us=max(0, start), end_us=max(0, end)))
 
     def step(self, task: str, step: int, loss: float) -> None:
         """Note a step's loss."""

@@ -238,7 +238,6 @@ class SegmentRun(Activity):
                 if on_done:
                     on_done(end)
                 job.gate.open(number, end)
-            stream.now = ("waits for ", job.id, number, "its device")
             stream.throttle(end, ahead, check)
 
 

@@ -29,7 +29,6 @@ def test_a_refusal_keeps_its_exit_code_though_torchrun_ends_process_0_meanwhile(
         prepare_s=1.0,
         say=lambda key, _: said.append(key),
         wait=ended,
-        close=lambda: None,
     )
     monkeypatch.setattr(distributed, "world", lambda: board.world)
     monkeypatch.setattr(distributed, "meet", lambda *_: board)

@@ -20,7 +20,11 @@ class Ended(NamedTuple):
 
 
 def on_nodes(
-    folder: Path, commands: Sequence[Sequence[object]], nodes: int, processes: int
+    folder: Path,
+    commands: Sequence[Sequence[object]],
+    nodes: int,
+    processes: int,
+    **environment: str,
 ) -> list[Ended]:
     """Executor commands, in turn, in so many processes of each node; an answer for each node."""
     lines = [json.dumps([str(part) for part in command]) for command in commands]
@@ -30,7 +34,10 @@ def on_nodes(
     said = [folder / f"said.{node}" for node in range(nodes)]
     agents = [
         started(
-            torchrun(processes, *shared, "--node-rank", node, IN_TURN, *lines), said[node], folder
+            torchrun(processes, *shared, "--node-rank", node, IN_TURN, *lines),
+            said[node],
+            folder,
+            **environment,
         )
         for node in range(nodes)
     ]

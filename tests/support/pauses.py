@@ -2,25 +2,35 @@
 
 import random
 import time
+from typing import Any
 
 import pytest
 
-from executor.replay import jobs
-from executor.replay.jobs import around
-from executor.replay.ops import OnDone, Run, Work
+from executor.devices import Mark, Now
+from executor.replay import Halt
+from executor.replay.gates import Gate
+from executor.replay.jobs import Job, Maker
+
+
+class Pause(Gate):
+    """Who waits here waits for a random time."""
+
+    def __init__(self, draw: random.Random, most_us: int) -> None:
+        super().__init__()
+        self._draw, self._most_us = draw, most_us
+
+    def reached(self, number: int, halt: Halt) -> Mark:
+        time.sleep(self._draw.randint(0, self._most_us) / 1e6)
+        return Now()
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
     """Let every op wait before it does anything, as long again for the same seed."""
+    made = Maker._job
 
-    def paused(work: Work, run: Run) -> Run:
-        made = around(work, run)
-        draw = random.Random(f"{seed} {work.op.id}")
+    def paused(self: Maker, *told: Any) -> Job:
+        job = made(self, *told)
+        pause = Pause(random.Random(f"{seed} {job.id}"), most_us)
+        return job._replace(waits=(*job.waits, ("a pause", pause, 0)))
 
-        def later(round_index: int) -> OnDone | None:
-            time.sleep(draw.randint(0, most_us) / 1e6)
-            return made(round_index)
-
-        return later
-
-    monkeypatch.setattr(jobs, "around", paused)
+    monkeypatch.setattr(Maker, "_job", paused)

@@ -115,7 +115,7 @@ def _finish(found: Bits, number: int, given: processes.Given, train: processes.T
     except Exception as error:
         found.clear()
         found["error"] = text_of(error)
-    return "error" in found
+    return int("error" in found)
 
 
 def _left(plan: Plan, result: Result, number: int) -> Bits:

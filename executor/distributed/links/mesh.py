@@ -1,68 +1,59 @@
-"""Connections between all processes of a run, for messages; each is read by a thread of its own.
+"""Messages between the processes of a run, by way of torchrun's store; a thread reads those that
+come.
 
-A process that ends, however it does, closes its connections: whoever reads from one knows at once.
-One that is frozen closes nothing. So the process that leads and each other one let each other hear
-a beat, and whoever is silent for too long counts as gone.
+A process that ends without a word, or is stopped, says nothing: the others of its node ask the
+system for it, and torchrun ends all processes when one has ended.
 """
 
-import os
-import select
-import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from math import inf
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from torch.distributed import Store  # type: ignore[attr-defined]
 
-from executor.distributed.messages import AnyMessage, Beat, Bye, Gone, Message
+from executor.distributed.messages import AnyMessage, Bye, Gone, Message
+from executor.distributed.world import Mates, World
 from executor.errors import ProcessError, RunError, text_of
 
 M = TypeVar("M", bound=Message)
 
-_BEAT_S = 1.0  # between two beats, if no shorter silence is too long
-_LOOK_S = 0.005  # between two looks at whether a process is there
+_LOOK_S = 0.004  # between two looks for messages
+_STORE = "torchrun is gone, and with it the store by which processes talk"
+_MATES_S = 0.25  # between two looks at the processes of this node
 
 Heard = Callable[[int, Message], None]  # a message of a process, the last of which is Gone
 
 
 class Mesh:
-    """The connections of process `rank` to all others.
+    """The messages of a process to and from all others; `store` makes a connection of its own.
+    pids: of those of this node.
 
-    silence_s: what silence is too long. gone: the processes that are, and how that is known; codes:
-    of those that have said that they end, their exit codes."""
+    silence_s: so long no process may be stopped. gone: the processes that are, and how that is
+    known; codes: of those that have said that they end, their exit codes."""
 
-    def __init__(self, rank: int, ends: dict[int, Connection], silence_s: float) -> None:
+    def __init__(
+        self, world: World, store: Callable[[], Store], pids: Mapping[int, int], silence_s: float
+    ) -> None:
         self.gone: dict[int, str] = {}
         self.codes: dict[int, int] = {}
-        self._rank, self._silence_s = rank, silence_s
+        self.others = [rank for rank in range(world.size) if rank != world.rank]
+        self._rank, self._silence_s, self._mates = world.rank, silence_s, Mates(pids)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(AnyMessage)
-        self._locks = {other: threading.Lock() for other in ends}
-        self._ends = ends
+        self._out, self._sending = store(), threading.Lock()
+        self._in, self._next = store(), 1
         self._kept: list[tuple[int, Message]] = []  # until somebody listens
-        self._heard: Heard = self._keep
+        self._heard: Heard | None = None
         self._changed = threading.Condition()
-        self._pids: dict[int, int] = {}
         self._closed = threading.Event()
-        self._latest = dict.fromkeys(self._ends, time.monotonic())
-        for other, end in self._ends.items():
-            _thread(f"from {other}", partial(self._read, other, end))
-        _thread("beats", partial(self._beat, [0] if rank else self.others))
-
-    @property
-    def others(self) -> list[int]:
-        """All other processes."""
-        return sorted(self._ends)
+        self._cut = False  # from the store
+        threading.Thread(target=self._read, daemon=True, name="messages").start()
 
     def listen(self, heard: Heard) -> None:
-        """Hand on all that has come and comes from now on, from a thread for each process."""
+        """Hand on all that has come and comes from now on, from one thread."""
         with self._changed:
             for rank, message in self._kept:
                 heard(rank, message)
@@ -70,12 +61,15 @@ class Mesh:
 
     def send(self, rank: int, message: Message) -> None:
         """RunError where the process is gone."""
-        content = self._encoder.encode(message)
+        if rank in self.gone:
+            raise RunError(self.gone[rank])
+        content = self._rank.to_bytes(4) + self._encoder.encode(message)
         try:
-            with self._locks[rank]:
-                self._ends[rank].send_bytes(content)
-        except OSError:
-            raise RunError(self.gone.get(rank, f"process {rank} is gone")) from None
+            with self._sending:
+                number = self._out.add(f"to {rank}", 1)
+                self._out.set(f"{rank} {number}", content)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            raise RunError(f"{_STORE}: {text_of(error)}") from None
 
     def receive(self, ranks: Collection[int], deadline: float = inf) -> tuple[int, Message]:
         """The next message of any of these processes, before `listen`; RunError where one of them
@@ -106,26 +100,19 @@ class Mesh:
     def tells(self) -> bool:
         """True if this process is the one to say why the run ends: the first of those that are
         left."""
-        left = {*self._ends, self._rank} - self.gone.keys()
+        if self._cut:
+            return self._rank == 0
+        left = {*self.others, self._rank} - self.gone.keys()
         return min(left) == self._rank and 0 not in self.codes
 
     def part(self, seconds: float) -> list[int]:
-        """Wait until all others have left, no longer than so; those that have not, or are stopped
-        before they end. Who has left may begin another run."""
-        deadline = time.monotonic() + seconds
-        while left := [
-            one for one in self._ends if one not in self.gone or self._state(one) == "T"
-        ]:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_LOOK_S)
-        return left
+        """Wait until all others have left, no longer than so; those that have not."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._left(), seconds)
+            return self._left()
 
-    def kill(self, other: int) -> None:
-        """End a process at once, if that can be from here."""
-        if self._state(other) not in ("", "Z"):
-            with suppress(OSError):
-                os.kill(self._pids[other], signal.SIGKILL)
+    def _left(self) -> list[int]:
+        return [rank for rank in self.others if rank not in self.codes and rank not in self.gone]
 
     def expect(self, rank: int, kind: type[M]) -> M:
         """The next message of a process, which is of this kind; ProcessError where it is Bye."""
@@ -136,32 +123,35 @@ class Mesh:
         return message
 
     def close(self) -> None:
-        """End all connections, and with them the threads that read."""
+        """Read no more."""
         self._closed.set()
-        for end in self._ends.values():
-            with suppress(OSError), _socket(end) as same:
-                same.shutdown(socket.SHUT_RDWR)
-            with suppress(OSError):
-                end.close()
 
-    def _read(self, other: int, end: Connection) -> None:
-        while other not in self.gone:
+    def _read(self) -> None:
+        look = 0.0
+        while not self._closed.wait(_LOOK_S):
             try:
-                message = self._decoder.decode(end.recv_bytes())
-            except (OSError, EOFError, TypeError):  # the last: closed here, by another thread
-                message = Gone(f"process {other} is gone, it was killed or crashed: see its output")
-            except msgspec.DecodeError as error:
-                message = Gone(f"process {other} sends what is no message: {error}")
-            if self._closed.is_set():
+                self._take()
+                if time.monotonic() > look:
+                    look = time.monotonic() + _MATES_S
+                    if lost := self._mates.lost(self._silence_s):
+                        self._take()  # what they have said last
+                    for rank in lost.keys() - self.codes.keys():
+                        self._hand_on(rank, Gone(lost[rank]))
+            except RuntimeError as error:
+                self._cut = True
+                for rank in self.others:
+                    self._hand_on(rank, Gone(f"{_STORE}: {text_of(error)}"))
                 return
-            self._latest[other] = time.monotonic()
-            if isinstance(message, Bye):
-                self.codes[other] = message.code
-            if isinstance(message, Beat):
-                self._pids[other] = message.pid
-                continue
+
+    def _take(self) -> None:
+        """Hand on the messages that have come."""
+        while self._in.check([key := f"{self._rank} {self._next}"]):
+            content = self._in.get(key)
+            self._in.delete_key(key)
+            self._next += 1
+            other = int.from_bytes(content[:4])
             try:
-                self._hand_on(other, message)
+                self._hand_on(other, self._decoder.decode(content[4:]))
             except Exception as error:
                 text = f"process {other} sends what cannot be used: {text_of(error)}"
                 self._hand_on(other, Gone(text))
@@ -172,58 +162,10 @@ class Mesh:
                 if other in self.gone:
                     return
                 self.gone[other] = message.text
-            heard = self._heard
-            if heard == self._keep:
-                heard(other, message)
+            if isinstance(message, Bye):
+                self.codes[other] = message.code
+            if (heard := self._heard) is None:
+                self._kept.append((other, message))
             self._changed.notify_all()
-        if heard != self._keep:
+        if heard:
             heard(other, message)
-
-    def _keep(self, other: int, message: Message) -> None:
-        self._kept.append((other, message))
-
-    def _beat(self, others: Collection[int]) -> None:
-        """Let these hear that this process is alive, and hear whether they are."""
-        beat = self._encoder.encode(Beat(os.getpid()))
-        pause_s = 0.0
-        while not self._closed.wait(pause_s):
-            pause_s = min(_BEAT_S, self._silence_s / 4)
-            for other in set(others) - self.gone.keys():
-                silence = time.monotonic() - self._latest[other]
-                if silence > self._silence_s:
-                    self._lose(other, silence)
-                elif self._locks[other].acquire(blocking=False):
-                    with suppress(OSError, ValueError):
-                        if select.select([], [self._ends[other]], [], 0)[1]:
-                            self._ends[other].send_bytes(beat)
-                    self._locks[other].release()
-
-    def _lose(self, other: int, silence: float) -> None:
-        """A process is frozen: end it, if that can be from here, and whoever waits to send to
-        it."""
-        text = (
-            f"process {other} has said nothing for {silence:.1f} s, the limit is "
-            f"{self._silence_s:g}: it hangs, or was stopped; raise --stall-seconds if it is only "
-            "slow"
-        )
-        self._hand_on(other, Gone(text))
-        self.kill(other)
-        with suppress(OSError), _socket(self._ends[other]) as end:
-            end.shutdown(socket.SHUT_RDWR)
-
-    def _state(self, other: int) -> str:
-        """The letter that the system has for it; empty unless it is of this one's torchrun."""
-        try:
-            stat = Path(f"/proc/{self._pids[other]}/stat").read_text().rpartition(")")[2].split()
-        except (KeyError, OSError):
-            return ""
-        return stat[0] if int(stat[1]) == os.getppid() else ""
-
-
-def _socket(end: Connection) -> socket.socket:
-    """The connection's socket, by a descriptor of its own."""
-    return socket.socket(fileno=os.dup(end.fileno()))
-
-
-def _thread(name: str, play: Callable[[], None]) -> None:
-    threading.Thread(target=play, daemon=True, name=name).start()

@@ -14,9 +14,9 @@ def node_store(world: World, mesh: Mesh, size: int) -> SharedMemory:
         mesh.send(first, Mapped())
     else:
         memory = SharedMemory(size)
-        for mate in world.mates:
+        for mate in world.mates[1:]:
             mesh.send(mate, Store(memory.path))
-        for mate in world.mates:
+        for mate in world.mates[1:]:
             mesh.expect(mate, Mapped)
     memory.release()
     return memory

@@ -147,7 +147,7 @@ def test_a_copy_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         run(plan, tasks, Options(stall_seconds=0.5))
     awake.set()
     assert f"{last} runs on 0.d2h in round 0" in str(stalled.value)
-    assert "waits for all streams on 0.compute" in str(stalled.value)
+    assert "0.compute" not in str(stalled.value)  # it has done its part
 
 
 def locked_bytes(seen: SimpleNamespace, plan: Plan, tasks: list[Task]) -> set[int]:

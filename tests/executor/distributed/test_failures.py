@@ -155,7 +155,7 @@ def test_a_process_that_stops_last_of_all_is_named_and_the_run_ends_well(folder:
     said = folder / "said"
     assert ended(started(torchrun(2, TURNS, json.dumps(turn), restarts=1), said, folder), 40) == 0
     (error,) = re.findall("^error: .*", said.read_text(), re.M)
-    assert error.startswith("error: all is trained and written, but process 1 has said nothing for")
+    assert error.startswith("error: all is trained and written, but process 1 has been stopped")
     one, again = (runlog.load(folder / name) for name in ("one", "last"))
     assert len(again.restarts) == 1
     assert [(s.step, s.loss) for s in one.steps] == [(s.step, s.loss) for s in again.steps]
@@ -219,7 +219,7 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
     one, again = (runlog.load(folder / name) for name in ("one", "again"))
     whys = [restart.error for restart in again.restarts]
     assert len(whys) == len(strikes)
-    assert whys[1].startswith("process 1 has said nothing for 3")
+    assert whys[1].startswith("process 1 has been stopped for 3")
     assert again.steps == tuple(sorted(again.steps, key=lambda step: step.at_us))
     assert [(s.task, s.step, s.loss) for s in again.steps] == [
         (s.task, s.step, s.loss) for s in one.steps
@@ -238,13 +238,15 @@ def test_a_run_that_is_started_again_has_the_bits_of_one_that_never_stopped(fold
 
 
 def test_processes_end_with_their_torchrun(folder: Path) -> None:
-    """When it is killed, by themselves, and the log says so."""
+    """When it is killed, by themselves, and the log says so, as does one line."""
     run = Started(folder, "ended")
     assert run.strike(signal.SIGKILL, -1, 0, steps=1) < 15
     ended(run.agent)
     end = runlog.load(folder / "ended").end
     assert end
-    assert end.status == "interrupted"
+    assert end.status == "failed"
+    assert end.error.startswith("torchrun is gone, and with it the store by which processes talk")
+    assert re.findall("^error: .*", run.said.read_text(), re.M) == [f"error: {end.error}"]
 
 
 def continued(folder: Path) -> None:

@@ -11,7 +11,6 @@ from executor.distributed.messages import (
     Ended,
     Frozen,
     Gone,
-    Heard,
     LossPart,
     Message,
 )
@@ -25,9 +24,8 @@ PARCEL = Parcel("a", 3, b"random", None, {0: [None, None]})
     "message",
     [
         Frozen(1, 2),
-        Begin(2, True, [PARCEL]),
+        Begin(2, True, 1.5, [PARCEL]),
         Ended(2, False, [PARCEL], {1: (100, 0)}),
-        Heard(0, "0.p2p>1", 7, 1.5, None, [["a.s0.U0", "x"]]),
         LossPart("a", False, 1, 2, 0.1, 4.0),
     ],
     ids=lambda message: type(message).__name__,

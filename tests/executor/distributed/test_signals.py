@@ -149,5 +149,5 @@ def test_between_nodes_the_end_of_a_segment_is_told(monkeypatch: pytest.MonkeyPa
     Mail(monkeypatch)
     teller, waiter = Letter(Any, 1, 7), Letter(Any, 0, 7)  # type: ignore[arg-type]
     teller.cancel()
-    with pytest.raises(RunError, match="process 0 has stopped"):
+    with pytest.raises(Stopped):
         waiter.told(0, free)

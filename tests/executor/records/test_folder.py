@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
+from msgspec import UNSET, structs
 from support import handmade
 from support.chains import chain, tasks_for
 from support.disked import ready
@@ -27,11 +27,11 @@ from executor import outputs, run
 from executor.driver import Options
 from executor.errors import InterruptedRun, LogError, MismatchError, RunError, UsageError
 from executor.records import checkpoint
-from executor.records.logfile import LogFile
+from executor.records.logfile import LogFile, PartLog
 from executor.workload.task import Task
 from plans import runlog
 from plans.order import kept_bytes
-from plans.runlog import Line, RunLog
+from plans.runlog import Line, OpRecord, RunLog
 from plans.schema import Plan
 
 WHOLE = {"plan.json", "log.jsonl", "a.pt", "b.pt"}
@@ -328,6 +328,42 @@ def test_a_run_that_was_killed_before_its_log_began_begins_again(
             run(plan, tasks, Options(folder=tmp_path))
     assert step_in(tmp_path, "b") == 0
     assert_same(plan, tasks, run(plan, tasks, Options(folder=tmp_path)))
+
+
+def test_a_folder_is_read_with_what_other_processes_have_written(tmp_path: Path) -> None:
+    """Their whole lines, those once that a killed run had put into the log already."""
+    plan, tasks = two()
+    run(plan, tasks, Options(folder=tmp_path))
+    log = runlog.load(tmp_path)
+    header, lines = runlog.read(tmp_path)
+    first, second, *others = (line for line in lines if isinstance(line, OpRecord))
+    rest = [line for line in lines if not isinstance(line, OpRecord)]
+    own = runlog.encode([header, first, second, *rest])
+    (tmp_path / runlog.LOG).write_bytes(own)
+    runlog.part_of(tmp_path, 1).write_bytes(runlog.encode([second, others[0]]))
+    runlog.part_of(tmp_path, 2).write_bytes(runlog.encode(others[1:]) + b'{"type":"op","seg')
+    assert runlog.load(tmp_path) == log
+
+
+def test_what_other_processes_write_comes_into_the_log(tmp_path: Path) -> None:
+    """At the end of a run, before its last line; what they have left of another one goes."""
+    plan, tasks = halves()
+    left, own = PartLog(tmp_path, 1), PartLog(tmp_path, 2)
+    left.note([OpRecord(7, "a.s0.F0", 0, 1, 2, rank=1)])
+    left.close()
+
+    def stop(*_: object) -> str:
+        if not own._file:
+            assert not runlog.part_of(tmp_path, 1).exists()
+            own.note([OpRecord(0, "a.s0.F0", 0, 1, 2, rank=2)])
+            own.close()
+        return ""
+
+    run(plan, tasks, Options(folder=tmp_path, stop=stop))
+    assert names(tmp_path) == WHOLE
+    found = runlog.load(tmp_path)
+    assert {op.rank for op in found.ops} == {UNSET, 2}
+    assert (tmp_path / runlog.LOG).read_bytes().splitlines()[-1].startswith(b'{"type":"end"')
 
 
 @pytest.mark.parametrize("file", ["a.pt", "log.jsonl"])

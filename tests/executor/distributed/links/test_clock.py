@@ -1,6 +1,5 @@
 """The clock of a run in processes of other machines."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,15 +7,13 @@ import pytest
 pytest.importorskip("torch")
 
 from support import small_tasks
-from support.agents import IN_TURN
+from support.agents import on_nodes
 from support.cli import planner_cli, succeeded
-from support.forked import ended, started, torchrun
+from support.noded import on_nodes as placed
 from support.steady import steady
 
 import plans
 import profiles
-from executor.distributed.links import clock
-from executor.distributed.world import machine_id
 from executor.profiling.profiler import Options, profile
 from plans import runlog
 from plans.ops import parse_stream
@@ -36,10 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiles.save(folder / "profile.json", measured)
     call = ("build", folder / "profile.json", "--devices", "2", "--layout", "2x1")
     succeeded(planner_cli(*call, "-o", folder / "plan.json"))
-    command = json.dumps(["run", "plan.json", "-o", "x"])
-    said = folder / "said"
-    both = started(torchrun(2, IN_TURN, command), said, folder, APART="1")
-    assert ended(both) == 0, said.read_text()
+    plans.save(folder / "plan.json", placed(plans.load(folder / "plan.json"), (0, 1)))
+    command = ["run", "plan.json", "-o", "x"]
+    for one in on_nodes(folder, [command], nodes=2, processes=1, APART="1"):
+        assert one.code == 0, one.output
     return folder
 
 
@@ -77,25 +74,3 @@ def test_reports_read_such_a_log(folder: Path) -> None:
     files = folder / "run.png", folder / "run.json"
     succeeded(planner_cli(*call, "--gantt", files[0], "--trace", files[1]))
     assert all(file.stat().st_size > 1000 for file in files)
-
-
-def test_the_better_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is 50 s behind is found as well as the shortest way there and back says, until
-    both clocks may have gone further apart than that."""
-    now = 0.0
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now)
-    found = clock.Clock(same=False)
-    for asked, there, now in ((1.0, 51.5, 1.6), (2.0, 52.05, 2.1), (3.0, 53.9, 4.0)):  # noqa: B007
-        found.note(asked, there)
-    assert found.ahead == pytest.approx(50.0)
-    now = 10_000.2
-    found.note(10_000.0, 10_050.6)
-    assert found.ahead == pytest.approx(50.5)
-
-
-def test_one_machine_asks_nothing() -> None:
-    """Its processes have one clock, of which nothing is added or taken away."""
-    own = clock.Clock()
-    assert not own.due()
-    assert own.ahead == 0.0
-    assert machine_id()
