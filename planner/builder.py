@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 from msgspec import structs
 
@@ -69,6 +70,8 @@ def build(
         problem = replace(problem, inputs={"profile": profile_sha256})
     one_generator(problem)
     few_segments(problem)
+    if policy not in get_args(Policy):
+        raise FormatError(f"there is no policy {policy}; choose {' or '.join(get_args(Policy))}")
     if policy != "gantry" and (problem.objective != "makespan" or problem.wants):
         raise FormatError(
             f"--policy {policy} knows neither objectives nor starts, deadlines and priorities; "

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from functools import cache
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from planner.search.task import Candidate
 from plans.order import waiting
 from plans.schema import Plan
 from plans.timing import device_times
+from profiles.errors import FormatError
 from profiles.schema import Disk, Evaluation, Rate, Task
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -104,6 +106,12 @@ def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
         build(asked.alike(device_bytes=smallest - 1), profile_sha256=HASH)
     plan = build(asked.alike(device_bytes=smallest), profile_sha256=HASH)
     assert max(device.peak_bytes for device in device_times(plan)) <= smallest
+
+
+def test_a_policy_that_there_is_not_is_refused() -> None:
+    """From Python no parser has looked at it."""
+    with pytest.raises(FormatError, match="there is no policy lrtf; choose gantry or hydra"):
+        build(problem(0), profile_sha256=HASH, policy=cast("Policy", "lrtf"))
 
 
 @pytest.mark.parametrize("policy", ["gantry", "hydra"])
