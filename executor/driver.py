@@ -184,8 +184,9 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     """The devices of a process, by number, and the memory of the host store.
 
     The garbage collector passes over what was there before: it stops every thread, and would for
-    a tenth of a second each time it goes through all that torch brings along. A thread that asks
-    for the interpreter gets it soon: one that launches asks for every op of a layer."""
+    a tenth of a second each time it goes through all that torch brings along. Beside GPUs a
+    thread that asks for the interpreter gets it soon: one that launches asks for every op of a
+    layer."""
     apply(part.plan.numerics)
     casts = ring_bytes(part.tasks, part.kind) > 0
     specs, slabs = list(part.devices.values()), list(part.slabs.values())
@@ -195,7 +196,8 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
     memory = host_memory(specs)
     gc.freeze()
     patience = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
+    if part.kind != "cpu":
+        sys.setswitchinterval(_SWITCH_S)
     try:
         with late.compiler():
             yield devices, memory
