@@ -37,7 +37,7 @@ def _available() -> int | None:
 
 
 def _unlimited() -> int | None:
-    """What the container's limit leaves, files in memory not counted; None without one."""
+    """Bytes that the container's limit leaves, files in memory not counted; None without one."""
     for limit, used, table in _MEMORY:
         with suppress(OSError, ValueError):
             left = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())

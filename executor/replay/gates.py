@@ -68,8 +68,8 @@ class Halt:
 
 
 class Gate:
-    """How many rounds of an op are launched, and the marks behind the latest of them. For a mark
-    that is forgotten a later one does as well."""
+    """Counts the rounds of an op that are launched, and keeps the marks behind the latest of them.
+    For a mark that is forgotten a later one does as well."""
 
     def __init__(self) -> None:
         self._rounds = 0
