@@ -201,7 +201,7 @@ def signal_count(program: Program, ranks: Sequence[int]) -> int:
 
 
 def _told_of(op: Op) -> tuple[str, ...]:
-    """What there is to tell of an op: that it has ended, and of an X its sides."""
+    """Events of an op that others hear of: that it has ended, and of an X its sides."""
     return ("", READY, BEGUN, OVER) if op.queue.lane is Lane.P2P else ("",)
 
 
