@@ -79,8 +79,8 @@ class Mates:
         self._stopped: dict[int, float] = {}
 
     def lost(self, limit_s: float) -> dict[int, str]:
-        """Reasons by process that has ended, or that somebody has stopped for so long: it is killed,
-        since it does not go on by itself and torchrun waits for it."""
+        """Reasons by process that has ended, or that somebody has stopped for so long: it is
+        killed, since it does not go on by itself and torchrun waits for it."""
         found, now = {}, time.monotonic()
         for rank, pid in self._pids.items():
             state = _state(pid)
