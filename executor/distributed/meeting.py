@@ -130,6 +130,7 @@ def joined(world: World, met: Store, store: Store, limit_s: float) -> Board:
     if world.rank == 0:
         return _answered(world, met, store, limit_s)
     own, deadline = secrets.token_hex(8), time.monotonic() + limit_s
+    alone = Board(world, store, own, limit_s)
     while True:
         met.set(f"asks {world.rank}", own)
         if met.check([f"answers {own}"]):
@@ -138,6 +139,7 @@ def joined(world: World, met: Store, store: Store, limit_s: float) -> Board:
             return board
         if time.monotonic() > deadline:
             raise absent(world, [0], f"not come within {limit_s:g} s")
+        alone.expect([0])
         time.sleep(_ASK_S)
 
 

@@ -54,16 +54,22 @@ def test_who_does_not_come_is_named() -> None:
     assert late.value.teller == 1
 
 
-def test_who_is_stopped_is_killed_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before the limit, and not who is only late."""
+@pytest.mark.parametrize(("me", "victim"), [(0, 2), (1, 0)])
+def test_who_is_stopped_is_killed_and_named(
+    me: int, victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the limit, by process 0 and by those that wait for it; not who is only late."""
     stopped, late = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     stopped.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(meeting, "siblings", lambda: {1: late.pid, 2: stopped.pid})
+    monkeypatch.setattr(
+        meeting, "siblings", lambda: {3 - me - victim: late.pid, victim: stopped.pid}
+    )
     monkeypatch.setattr(meeting, "_HALT_S", 0.2)
     monkeypatch.setattr(meeting, "_MATES_S", 0.1)
     store = HashStore()
-    with pytest.raises(AbsentError, match=r"^process 2 has been stopped for 0\.\d s, and is kill"):
-        joined(World(0, 3), store, store, 20)
+    told = rf"^process {victim} has been stopped for 0\.\d s, and is kill"
+    with pytest.raises(AbsentError, match=told):
+        joined(World(me, 3), store, store, 20)
     assert stopped.wait(10) == -signal.SIGKILL
     assert late.poll() is None
     late.kill()
