@@ -32,6 +32,7 @@ class InterruptedRun(RunError):
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
+        self.number = number
         self.exit_code = 128 + number
 
 

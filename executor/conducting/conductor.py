@@ -15,6 +15,7 @@ from executor.conducting.watch import Watch, running
 from executor.devices import Device
 from executor.errors import RunError, text_of
 from executor.replay import (
+    NOTICE,
     Activity,
     Failure,
     Halt,
@@ -34,7 +35,7 @@ from plans.part import Part
 from plans.runlog import DropRecord, StopRecord
 from profiles.console import Interrupted, heard
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, NOTICE)
 
 
 class Led(Team, Protocol):
@@ -77,7 +78,7 @@ class Conductor:
         self._seen: set[str] = set()  # programs
         self._active: dict[int, Activity] = {}
         self._watch = Watch(plan, settings)
-        self._signal = 0  # the one that is to end it where states are whole
+        self._signal, self._why = 0, ""  # that are to end it where states are whole
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
         self.dropped: dict[str, DropRecord] = {}
@@ -115,7 +116,7 @@ class Conductor:
             with heard(_ENDS if self._listener.keeps else (), self._note):
                 self._replay()
             if self.whole:
-                self._interrupt(self._signal, f"by {signal.Signals(self._signal).name}")
+                self._interrupt(self._signal, f"by {self._why}")
         except KeyboardInterrupt as error:
             self.whole = False
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
@@ -136,7 +137,9 @@ class Conductor:
     def _replay(self) -> None:
         """Start each segment when those that it waits for have ended."""
         while (self._active or self._turns.waiting) and not self._halt.stopped:
-            if self._signal and not self.whole:
+            if self._settings.notice and not self._why:
+                self._signal, self._why = NOTICE, self._settings.notice()
+            if self._why and not self.whole:
                 self._end()
             self._begin(self._turns.ready(self._recorder.now()))
             now, tick_s = self._recorder.now(), self._settings.limits.tick_s
@@ -160,14 +163,14 @@ class Conductor:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note a signal to end, which may come anywhere in the main thread."""
-        if self._signal:
+        if self._why:
             raise Interrupted(number)
-        self._signal = number
+        self._signal, self._why = number, signal.Signals(number).name
 
     def _end(self) -> None:
         """Begin nothing more, and let what is under way end where states are whole."""
         self.whole = True
-        self._listener.ends(signal.Signals(self._signal).name)
+        self._listener.ends(self._why)
         self._turns.waiting.clear()
         for one in self._active.values():
             one.finish()
@@ -279,7 +282,7 @@ class Conductor:
         """Drop the tasks of all failures since the last call: stop and skip what they do, and drop
         whoever is to be trained in one program with them."""
         going = {i for i, one in self._active.items() if i not in ended or one.stopped}
-        to_do, tasks = sorted(going | self._turns.waiting.keys()), self._turns.tasks
+        to_do, tasks = sorted(going | self._turns.left), self._turns.tasks
         while self._noted:
             failure = self._noted.popleft()
             for name in failure.tasks:

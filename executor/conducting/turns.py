@@ -1,10 +1,11 @@
 """The order of segments: each begins after those that it waits for.
 
-Segments of 0 rounds are done. A segment waits for the earlier ones on its devices and of its tasks;
+A segment waits for the earlier ones on its devices and of its tasks;
 where tasks wait on the disk, also for those of tasks that have host bytes of its own. No segment
 begins before the earliest start of its task, which counts from the beginning of the run.
 
-A segment that is skipped counts as ended as soon as all that it waits for has ended.
+A segment that is skipped counts as ended as soon as all that it waits for has ended; so does one of
+0 rounds, which is done: a run that goes on by another plan may have done it before those.
 """
 
 from plans.order import waits_for
@@ -17,13 +18,13 @@ class Turns:
     every segment."""
 
     def __init__(self, plan: Plan) -> None:
-        self._ended = {index for index, one in enumerate(plan.segments) if not one.rounds}
-        known = enumerate(waits_for(plan))
-        self.waiting = {i: before for i, before in known if i not in self._ended}
+        self._ended: set[int] = set()
+        self.waiting = dict(enumerate(waits_for(plan)))
         self.tasks = [plan.trained(segment) for segment in plan.segments]
         early = {task.name: task.start_us for task in plan.tasks}
         self._starts = [max(map(early.__getitem__, tasks)) for tasks in self.tasks]
-        self._skipped: set[int] = set()
+        self._skipped = {index for index, one in enumerate(plan.segments) if not one.rounds}
+        self._pass()
 
     def ready(self, now_us: int = LARGEST) -> list[int]:
         """Those that may begin at this time of the run, in the plan's order."""
@@ -41,9 +42,14 @@ class Turns:
         self._ended.add(index)
         self._pass()
 
+    @property
+    def left(self) -> set[int]:
+        """Those that are still to begin."""
+        return self.waiting.keys() - self._skipped
+
     def segments(self, task: str) -> list[int]:
         """The segments of a task that are still to begin."""
-        return [i for i in self.waiting if task in self.tasks[i] and i not in self._skipped]
+        return [index for index in sorted(self.left) if task in self.tasks[index]]
 
     def skip(self, task: str) -> None:
         """No segment of this task will begin any more."""

@@ -1,7 +1,12 @@
 """Settings of a replay: all that a caller may ask of it beside its plan."""
 
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+NOTICE = signal.SIGUSR1
+"""The signal by which somebody gives notice; a run that ends by `Settings.notice` ends as by it."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +28,11 @@ class Settings:
     """stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     tables: the plan's file, beside which those of tasks with lengths lie.
+    notice: asked several times a second; a text ends the run where states are whole.
     """
 
     stall_seconds: float | None = None
     keep_going: bool = False
     limits: Limits = Limits()
     tables: Path | None = None
+    notice: Callable[[], str] | None = None

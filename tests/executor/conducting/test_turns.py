@@ -114,3 +114,17 @@ def test_a_skipped_segment_has_ended_once_it_would_have_been_ready() -> None:
     assert turns.ready() == [3, 4]
     turns.skip("b")
     assert turns.ready() == [4]
+
+
+def test_a_segment_that_is_done_does_not_let_later_ones_pass() -> None:
+    """A run that went on by another plan may have done the middle one of a device first: the last
+    one still waits for the one before it."""
+    plan = handmade.PLANS["relay"]()
+    first, last = plan.segments
+    done = structs.replace(last, rounds=0)
+    turns = Turns(structs.replace(plan, segments=(first, done, last)))
+    assert turns.ready() == [0]
+    turns.begin(0)
+    assert turns.ready() == []
+    turns.end(0)
+    assert turns.ready() == [2]
