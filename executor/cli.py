@@ -6,13 +6,14 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import plans
 import profiles
 from executor import report, run
+from executor.books import chosen, following
 from executor.errors import UsageError
 from executor.records import Options, Result, above
 from executor.workload import (
@@ -28,7 +29,7 @@ from executor.workload import (
 )
 from plans.schema import Plan
 from profiles import console, lengths
-from profiles.codec import check_target, read_bytes
+from profiles.codec import check_target, pretty, read_bytes, sha256
 from profiles.schema import Emulation, Numerics
 from profiles.units import LARGEST
 
@@ -186,7 +187,8 @@ def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, help="plan file, proven before it runs")
+    text = "plan file, proven before it runs; or a plan book: as many devices train as there are"
+    parser.add_argument("plan", type=Path, help=text)
     text = "folder of the run: its log, and <task>.pt with the latest state of each task; the same "
     text += "command again goes on from there; default runs/<plan's name>"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
@@ -200,6 +202,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text += "it ends after so many steps"
     rule = console.typed(above)
     parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text)
+    text = "of a plan book: train on as many devices as that file has lines, and go on with others "
+    text += "when they change"
+    parser.add_argument("--devices-file", type=Path, metavar="FILE", help=text)
     parser.set_defaults(command=_run)
 
 
@@ -209,19 +214,36 @@ def _source(ref: str) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    asked, finish = _Asked(arguments), partial(_finished, arguments)
+    finish = partial(_finished, arguments)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from executor import processes  # slow to load
 
-        return processes.main(asked, finish)
-    return finish(asked.given(lambda *_: None), run)
+        if arguments.devices_file:
+            raise UsageError("--devices-file is of one process; torchrun says how many there are")
+        return processes.main(_Asked(arguments), finish)
+    if arguments.devices_file:
+
+        def train(devices: int, notice: Callable[[], str]) -> int:
+            asked = _Asked(arguments, devices, notice)
+            try:
+                return finish(asked.given(lambda *_: None), run)
+            finally:
+                arguments.overwrite = False  # it goes on from what it has written
+
+        return following(arguments.devices_file, train)
+    return finish(_Asked(arguments).given(lambda *_: None), run)
 
 
 class _Asked:
-    """The run that the arguments of `run` ask for."""
+    """The run that the arguments of `run` ask for. devices, notice: of a plan book, see `books`."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments = arguments
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        devices: int | None = None,
+        notice: Callable[[], str] | None = None,
+    ) -> None:
+        self._arguments, self._devices, self._notice = arguments, devices, notice
         self.stall_seconds: float | None = arguments.stall_seconds
 
     def given(self, told: Callable[[Plan, Options], None]) -> Given:
@@ -242,22 +264,38 @@ class _Asked:
         return plan, tasks, options
 
     def options(self) -> Options:
-        """Its options; the plan's file is read, but not decoded."""
-        arguments = self._arguments
+        """Its options, with the plan's file."""
+        arguments, (data, book) = self._arguments, self._file
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # goes on, whatever it had
         return Options(
             folder=_folder(arguments),
             overwrite=arguments.overwrite and not again,
-            plan_file=read_bytes(arguments.plan),
+            plan_file=data,
             stall_seconds=arguments.stall_seconds,
             keep_going=arguments.keep_going,
             stop=arguments.stop_above,
             tables=arguments.plan,
+            book=book,
+            notice=self._notice,
         )
 
     def proven(self) -> Plan:
         """The plan, as it is in the file."""
-        return plans.load(self._arguments.plan)
+        return plans.loads(self._file[0], str(self._arguments.plan))
+
+    @cached_property
+    def _file(self) -> tuple[bytes, Sequence[str]]:
+        """The file of the plan, or as it would be of the one that is chosen from a book; and the
+        sha256 of all plans of the book."""
+        data, path = read_bytes(self._arguments.plan), str(self._arguments.plan)
+        if plans.is_book(data):
+            book = plans.book_from(data, path)
+            every = [pretty(plan) for plan in book.plans]
+            own = chosen(book, self._devices, path)
+            return every[book.plans.index(own)], [sha256(one) for one in every]
+        if self._notice:
+            raise UsageError(f"{path}: is one plan; --devices-file chooses one from a plan book")
+        return data, ()
 
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
         """These tasks of the plan, from their workloads."""

@@ -94,7 +94,8 @@ def run(
         replay = Conductor(part, store, devices, recorder, options, journal, team)
         if earlier:
             replay.leave_out(earlier.over)
-            console.note(_spent(begun_s, built_s))
+            if not options.notice:  # the process is no older than the run
+                console.note(_spent(begun_s, built_s))
         return _replay(plan, options, replay, recorder, journal, store)
 
 

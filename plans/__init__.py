@@ -8,21 +8,28 @@ from numpy.typing import NDArray
 
 from plans.checker import findings, violations
 from plans.checker.lengths import tables
+from plans.order import Book, book_from, is_book, plan_for, size_of, unlike
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError, GantryError
 from profiles.findings import Findings
 
 __all__ = [
+    "Book",
     "FormatError",
     "InvalidPlan",
     "Plan",
+    "book_from",
+    "is_book",
     "load",
     "loads",
+    "plan_for",
     "prove",
+    "prove_book",
     "prove_tables",
     "save",
     "sha256",
+    "size_of",
     "violations",
 ]
 
@@ -57,6 +64,18 @@ def prove(plan: Plan) -> None:
         raise InvalidPlan(found)
 
 
+def prove_book(book: Book) -> None:
+    """Raise InvalidPlan with every violation, or return: each plan is sound, and all of them train
+    the same."""
+    found = Findings()
+    for plan in book.plans:
+        size = size_of(plan)
+        found.add(size, (f"{size}: {line}" for line in violations(plan)))
+    found.add("book", unlike(book))
+    if found.total:
+        raise InvalidPlan(found)
+
+
 def prove_tables(
     plan: Plan, path: str | Path, lengths: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
@@ -69,6 +88,6 @@ def prove_tables(
         raise InvalidPlan(found)
 
 
-def save(path: str | Path, plan: Plan) -> None:
-    """Write a plan whole or not at all; FormatError when that fails."""
+def save(path: str | Path, plan: Plan | Book) -> None:
+    """Write a plan, or a book, whole or not at all; FormatError when that fails."""
     write_atomic(path, pretty(plan))

@@ -61,6 +61,14 @@ class _Head(msgspec.Struct):
     version: Any = None
 
 
+def head_format(data: bytes) -> Any:
+    """The format that a file says it has; None where it says none."""
+    try:
+        return msgspec.json.decode(data, type=_Head).format
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def decode(data: bytes, kind: type[T], *, version: int, where: str) -> T:
     """`data` as a `kind` (a Struct with `format` and `version`); FormatError with the JSON path.
 

@@ -40,10 +40,12 @@ MAY_IMPORT = {
         "exploring": "timetable search bounds inputs",
         "builder": "exploring timetable sequences pipelines search lowering bounds rounds "
         "shards inputs",
+        "booking": "builder inputs",
+        "surviving": "",
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",
         "face": "sweep builder estimate views inputs",
-        "cli": "sweep_table sweep builder estimate charts exporting views inputs",
+        "cli": "booking surviving sweep_table sweep builder estimate charts exporting views inputs",
         "__main__": "cli",
     },
     "executor": {
@@ -64,7 +66,8 @@ MAY_IMPORT = {
         "distributed": "driver conducting records replay shards workload optim devices numerics",
         "processes": "distributed conducting cutting records workload",
         "report": "records replay",
-        "cli": "processes report driver records profiling workload",
+        "books": "devices replay",
+        "cli": "books processes report driver records profiling workload",
         "__main__": "cli",
     },
     "plans": {

@@ -4,7 +4,7 @@ Work after the latest checkpoints is lost with the process that was killed, and 
 its lines. The log goes on with the others, and so do its times: the pause between counts nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,14 +31,15 @@ from profiles.errors import FormatError
 
 @dataclass(frozen=True)
 class Earlier:
-    """The earlier start of a run of `plan`. reached: where its tasks go on; error: why it ended,
-    empty where it was killed."""
+    """The earlier start of a run of `plan`, or of another one of its book: then the run has
+    `moved`. reached: where its tasks go on; error: why it ended, empty where it was killed."""
 
     plan: Plan
     header: Header
     reached: Reached
     lines: Sequence[Line]
     error: str
+    moved: bool = False
 
     @cached_property
     def rest(self) -> Plan:
@@ -104,16 +105,21 @@ class Earlier:
         return line.op in self._in_rounds.get(line.segment, ())
 
 
-def find(folder: Path, plan: Plan, plan_sha256: str) -> Earlier | None:
-    """The earlier start of a run of this plan in a folder; None where there is none."""
+def find(folder: Path, plan: Plan, plan_sha256: str, book: Collection[str] = ()) -> Earlier | None:
+    """The earlier start of a run of this plan in a folder; None where there is none.
+
+    Of a run that another plan of the `book` began, the ops are left out: they are that plan's."""
     try:
         header, lines = runlog.read(folder / runlog.LOG)
     except FormatError:
         return None
-    if header.plan_sha256 != plan_sha256:
+    moved = header.plan_sha256 != plan_sha256
+    if moved and header.plan_sha256 not in book:
         return None
+    if moved:
+        lines = [line for line in lines if not isinstance(line, OpRecord)]
     error = next((line.error for line in lines if isinstance(line, End)), "")
-    return Earlier(plan, header, _reached(plan, lines), lines, error)
+    return Earlier(plan, header, _reached(plan, lines), lines, error, moved)
 
 
 def _reached(plan: Plan, lines: Sequence[Line]) -> Reached:

@@ -8,6 +8,7 @@ The same plan goes on in its folder from these states. Another one does if it be
 one that was built `--from` the folder; all others are refused, unless they may write over it.
 """
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,9 +49,12 @@ class RunFolder:
         log = self.path / runlog.LOG
         if self._options.overwrite:
             self._clear()
-        elif self._options.earlier is None and log.exists():
+        elif log.exists() and (self._options.earlier is None or self._options.earlier.moved):
             self.merge()
-            log.replace(self.path / f"log.{len(runlog.files(self.path))}.jsonl")
+            # A copy: who is killed here still finds the log that its states are of.
+            kept = self.path / f"log.{len(runlog.files(self.path))}.jsonl"
+            shutil.copyfile(log, part_of(kept))
+            part_of(kept).replace(kept)
         for name, step in self._steps.items():
             self._finish(checkpoint.path_of(self.path, name), step)
         _write_plan(self.path / PLAN, self._options.plan_file or pretty(self._plan))
@@ -134,7 +138,8 @@ def again(plan: Plan, options: Options) -> Options:
     where nobody can go on from there."""
     if options.folder is None or options.overwrite or options.earlier:
         return options
-    found = earlier.find(options.folder, plan, sha256(options.plan_file or pretty(plan)))
+    own = sha256(options.plan_file or pretty(plan))
+    found = earlier.find(options.folder, plan, own, options.book)
     try:
         assert found is None or found.rest
     except FormatError as error:
@@ -144,7 +149,9 @@ def again(plan: Plan, options: Options) -> Options:
         ) from None
     if found:
         done = ", ".join(f"{name} after step {step}" for name, step in found.reached.done.items())
-        console.warn(f"{options.folder}: goes on with {done}")
+        others = len(found.header.devices)
+        on = f" on {len(plan.devices)} device(s), {others} before" * (others != len(plan.devices))
+        console.warn(f"{options.folder}: goes on{on} with {done}")
     return replace(options, earlier=found)
 
 

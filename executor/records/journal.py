@@ -90,7 +90,8 @@ def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]
     """The lines before those of the first op."""
     if earlier := options.earlier:
         restart = RestartRecord(earlier.error, recorder.now())
-        return [earlier.header, *earlier.standing(), restart]
+        header = _header(plan, options) if earlier.moved else earlier.header
+        return [header, *earlier.standing(), restart]
     begun = [CheckpointRecord(task.name, task.done, 0) for task in plan.tasks if task.done]
     return [_header(plan, options), *begun]
 

@@ -1,6 +1,6 @@
 """The options of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ class Options(Settings):
     that of its latest evaluation, None where it is not known or still to come; a text ends the task
     there by the rule of this name.
     earlier: the start of this run before this one, from whose states it goes on.
+    book: the sha256 of all plans of the book that the plan is from; a run that one of them began
+    goes on by another one.
     """
 
     folder: Path | None = None
@@ -24,3 +26,4 @@ class Options(Settings):
     plan_file: bytes | None = None
     stop: Callable[[str, int, float | None, float | None], str] | None = None
     earlier: Earlier | None = None
+    book: Collection[str] = ()

@@ -9,10 +9,16 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import get_args
 
-from planner.cli.plan_commands import build_plan, estimate_profile, sweep_budgets
-from planner.cli.show_commands import check_plan, compare_run, export_plan, show_plan
+from planner.cli.plan_commands import build_book, build_plan, estimate_profile, sweep_budgets
+from planner.cli.show_commands import (
+    check_plan,
+    compare_run,
+    export_plan,
+    show_plan,
+    survive_trace,
+)
 from planner.estimate import GPUS, MODELS, MOMENTS, NUMBER
-from planner.inputs import Policy, add_options
+from planner.inputs import BOOKED, Policy, add_options, parse_nodes
 from profiles import console
 
 Option = Callable[..., object]
@@ -42,7 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     names = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, options, text in (
         ("build", build_plan, _build, "make a plan from a profile, or one of each device"),
+        ("book", build_book, _book, "make plans of one training for several numbers of devices"),
         ("estimate", estimate_profile, _estimate, "make a profile from formulas, without a GPU"),
+        (
+            "survive",
+            survive_trace,
+            _survive,
+            "what a book would train on machines that come and go",
+        ),
         ("sweep", sweep_budgets, _sweep, "how fast with how much memory, over which link"),
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
         ("show", show_plan, _show, "describe a plan, draw it"),
@@ -99,6 +112,35 @@ def _build(option: Option) -> None:
     text = "processes that search at the same time (default 1)"
     option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
     _setting(option)
+
+
+def _book(option: Option) -> None:
+    option("profile", nargs="+", metavar="PROFILE", help="as of build")
+    option("-o", "--output", required=True, metavar="BOOK", help="like plans/x.book")
+    sizes = console.listed(_sizes)
+    text = "how many, like 4..8 or 2,4,8; the largest number chooses the microbatches of all"
+    option("--devices", type=sizes, default=(), metavar="COUNTS", help=text)
+    text = "several machines, like 1x4,2x4: 1 or 2 machines of 4 devices each"
+    option("--nodes", type=console.listed(parse_nodes), default=(), metavar="NODES", help=text)
+    add_options(option, *BOOKED)
+    _setting(option)
+
+
+def _survive(option: Option) -> None:
+    option("book", metavar="BOOK")
+    text = 'JSON: a list of [ms, "add" or "remove", name] of devices, or of nodes where the book '
+    text += "has plans for several"
+    option("--trace", required=True, metavar="FILE", help=text)
+    text = "from a change until the next step begins, as runs say it (default 10s)"
+    option("--start", type=console.duration, default=10_000_000, metavar="DURATION", help=text)
+    option("--json", action="store_true", help="print JSON")
+
+
+def _sizes(text: str) -> Sequence[int]:
+    """A number of devices, or all from one to another one."""
+    first, dots, last = text.partition("..")
+    one = console.whole(1, 1 << 16)
+    return range(one(first), one(last) + 1) if dots else [one(first)]
 
 
 def _setting(option: Option) -> None:

@@ -5,17 +5,20 @@ import json
 import sys
 import time
 from dataclasses import fields
+from functools import partial
+from itertools import chain
 
 import plans
 import profiles
 from planner import sweep_table
+from planner.booking import make_book
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate, read_lengths
 from planner.estimate import describe as describe_profile
 from planner.inputs import options_of, read_problem
 from planner.sweep import Link, Setting, sweep
-from planner.views import describe, summary
+from planner.views import book_summary, describe, describe_book, summary
 from plans import runlog
 from profiles.codec import check_target
 from profiles.errors import FormatError
@@ -45,6 +48,24 @@ def build_plan(options: argparse.Namespace) -> int:
     else:
         print(describe(plan, rounds=False))
         print(f"wrote {options.output} in {seconds:.1f} s")
+    return 0
+
+
+def build_book(options: argparse.Namespace) -> int:
+    """Make, prove and write a plan book."""
+    check_target(options.output, *options.profile, *options.corrections)
+    sizes = [*chain.from_iterable(options.devices), *options.nodes]
+    if not sizes:
+        raise FormatError("a book has plans for several numbers of devices; give --devices 2..4")
+    begun = time.monotonic()
+    how = {"seconds": options.time_limit, "seed": options.seed}
+    made = make_book(options.profile, sizes, options_of(options), partial(build, **how))
+    plans.save(options.output, made)
+    if options.json:
+        print(json.dumps(book_summary(made), indent=1))
+    else:
+        print(describe_book(made))
+        print(f"wrote {options.output} in {time.monotonic() - begun:.1f} s")
     return 0
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 
 import plans
+from planner import surviving
 from planner.exporting import schedule
 from planner.inputs import corrections, residuals
 from planner.views import (
+    book_summary,
     compare,
     describe,
     describe_alternatives,
+    describe_book,
     describe_differences,
     differences,
     ranked_alternatives,
@@ -30,11 +34,18 @@ from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.lengths import held_out
+from profiles.units import show_us
 
 
 def check_plan(options: argparse.Namespace) -> int:
-    """Prove a plan, and the tables beside it."""
-    plan = plans.load(options.plan)
+    """Prove a plan, and the tables beside it; or all plans of a book."""
+    data = read_bytes(options.plan)
+    if plans.is_book(data):
+        book = plans.book_from(data, options.plan)
+        plans.prove_book(book)
+        print(f"ok: {len(book.plans)} plan(s) of one training, each sound")
+        return 0
+    plan = plans.loads(data, options.plan)
     plans.prove(plan)
     lengths = _lengths(plan, options.lengths)
     plans.prove_tables(plan, options.plan, lengths)
@@ -81,8 +92,11 @@ def show_plan(options: argparse.Namespace) -> int:
         raise FormatError("--task says of which task --alternatives tells; give --alternatives too")
     if options.round and not options.gantt:
         raise FormatError("--round says which round --gantt draws; give --gantt too")
+    data = read_bytes(options.plan)
+    if plans.is_book(data):
+        return _show_book(options, data)
     _check_pictures(options, options.plan)
-    plan = plans.load(options.plan)
+    plan = plans.loads(data, options.plan)
     plans.prove(plan)  # what follows is about sound plans only
     task, step = options.round or (None, None)
     _pictures(plan, None, options, task=task, step=step)
@@ -93,6 +107,37 @@ def show_plan(options: argparse.Namespace) -> int:
         print(json.dumps(summary(plan), indent=1))
     else:
         print(describe(plan))
+    return 0
+
+
+def _show_book(options: argparse.Namespace, data: bytes) -> int:
+    for name in ("alternatives", "gantt", "trace"):
+        if getattr(options, name):
+            raise FormatError(
+                f"--{name} is about one plan, and {options.plan} is a book of several; leave it out"
+            )
+    book = plans.book_from(data, options.plan)
+    plans.prove_book(book)
+    print(json.dumps(book_summary(book), indent=1) if options.json else describe_book(book))
+    return 0
+
+
+def survive_trace(options: argparse.Namespace) -> int:
+    """Say what a book would train on the devices of a trace."""
+    book = plans.book_from(read_bytes(options.book), options.book)
+    plans.prove_book(book)
+    counts = surviving.read_trace(options.trace)
+    found = surviving.survive(surviving.paces_of(book), counts, counts[-1][0], options.start)
+    if options.json:
+        print(json.dumps({**asdict(found), "share": found.share}, indent=1))
+        return 0
+    sizes = [count for _, count in counts]
+    lost = {"trained again": found.again, "starting again": found.starting}
+    time = show_us(counts[-1][0] - counts[0][0])
+    print(f"trace: {time} of {min(sizes)} to {max(sizes)} devices, {found.changes} changes of plan")
+    print(f"trained: {found.trained:.2f} of the training, {found.share:.1%} of what could be")
+    for why, part in lost.items():
+        print(f"  {why}: {part / found.free if found.free else 0:.1%}")
     return 0
 
 

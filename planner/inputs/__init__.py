@@ -13,7 +13,7 @@ from planner.inputs.layout import (
 )
 from planner.inputs.limits import DEFAULT, Limits, default
 from planner.inputs.nodes import on_nodes
-from planner.inputs.options import Objective, Options, PackingName, add_options, options_of
+from planner.inputs.options import BOOKED, Objective, Options, PackingName, add_options, options_of
 from planner.inputs.problem import DeviceGroup, Effort, Policy, Problem, Want
 from planner.inputs.remaining import too_small
 from planner.inputs.residuals import residuals

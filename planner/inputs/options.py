@@ -216,6 +216,8 @@ class Options(Wishes):
         return told
 
 
+BOOKED = [name for name in _FLAGS if name not in ("devices", "nodes", "after")]
+"""The fields that a plan book has flags for, too."""
 _DEFAULTS = {one.name: one.default for one in fields(Options)}
 
 
@@ -240,4 +242,5 @@ def add_options(option: Callable[..., object], *names: str) -> None:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """The options that a command was given."""
-    return Options(**{name: vars(arguments)[name] for name in _FLAGS})
+    given = vars(arguments)
+    return Options(**{name: given[name] for name in _FLAGS if name in given})

@@ -1,0 +1,63 @@
+"""Runs of plan books: as many devices train as there are, others when these change.
+
+    now.txt       0 1 2 3      ─▶      0 1 2      ─▶      0 1 2 3        (a line each)
+    plan          for 4 devices        for 3               for 4
+                  ···▶ rounds end, states are kept ▶ go on from them
+
+torchrun starts processes anew when some are lost or come; a process alone follows a file.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import plans
+from executor.devices import gpu_count
+from executor.errors import InterruptedRun, UsageError
+from executor.replay import NOTICE
+from plans.order import plan_for
+from plans.schema import Plan
+from profiles.codec import read_bytes
+from profiles.schema import GPU
+
+
+def chosen(book: plans.Book, devices: int | None, where: str) -> Plan:
+    """The plan for so many devices in one process, by default all that there are; under torchrun
+    the one for its processes. FormatError where there is none."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        size, nodes = (int(os.environ[name]) for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE"))
+        return plan_for(book, size, nodes, where)
+    if devices is None:
+        most = max(len(plan.devices) for plan in book.plans)
+        devices = gpu_count() if book.plans[0].devices[0].kind == GPU else most
+    return plan_for(book, devices, 1, where)
+
+
+def following(path: Path, train: Callable[[int, Callable[[], str]], int]) -> int:
+    """Train on as many devices as the file has lines, and again on others whenever that number
+    changes; the exit code. `train` is given the number, and asks whether it has changed."""
+    while True:
+        count = _lines(path)
+        try:
+            return train(count, lambda count=count: _changed(path, count))  # type: ignore[misc]
+        except InterruptedRun as error:
+            if error.number != NOTICE or _lines(path) == count:
+                raise
+
+
+def _changed(path: Path, count: int) -> str:
+    """The change in words, empty while there is none; a file that is being written counts as no
+    change."""
+    try:
+        now = len(path.read_text().split())
+    except OSError:
+        return ""
+    return f"{now} device(s) instead of {count}" if now and now != count else ""
+
+
+def _lines(path: Path) -> int:
+    """The devices in the file; UsageError where it has none."""
+    count = len(read_bytes(path).split())
+    if not count:
+        raise UsageError(f"{path}: names no device; write one name into each line")
+    return count

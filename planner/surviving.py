@@ -1,0 +1,139 @@
+"""What a plan book would train on machines that come and go, beside what changes that cost nothing
+would have let it train.
+
+    devices   4 ────────┐ 3 ───────────────┐ 4 ──────────▶
+    trains    ▒▒▒▒▒▒▒▒xx│···▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│···▒▒▒▒▒▒▒▒▒▒   x trained again, · starting again
+
+A device that is lost takes the work since states were kept with it; one that comes costs a start.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from plans import Book, Plan
+from plans.order import node_count
+from profiles.codec import read_bytes
+from profiles.errors import FormatError
+
+Count = tuple[int, int]
+"""The time in µs from which on there are so many devices, or nodes of a book for several."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Training on so many devices, or nodes. rate: work per µs, in any unit; kept_us: between two
+    times that states are kept."""
+
+    devices: int
+    rate: float
+    kept_us: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Work in the unit of the paces. trained: what is left of it in the end; free: with changes
+    that cost nothing; again: what was lost with devices; starting: what starts would have trained
+    meanwhile. changes: of the number of devices that train; losses: of these, when some went."""
+
+    trained: float
+    free: float
+    again: float
+    starting: float
+    changes: int
+    losses: int
+
+    @property
+    def share(self) -> float:
+        """The part of `free` that is trained."""
+        return self.trained / self.free if self.free else 1.0
+
+
+def survive(paces: Iterable[Pace], counts: Sequence[Count], end_us: int, start_us: int) -> Outcome:
+    """The outcome on these numbers of devices, in turn, until `end_us`. start_us: from a change
+    until the next step begins; the first start costs nothing."""
+    best = _best(paces)
+    trained = free = again = starting = 0.0
+    changes = losses = ready_us = 0
+    now: Pace | None = None
+    for (at_us, count), (next_us, _) in pairwise([*counts, (end_us, 0)]):
+        pace = best(count)
+        if pace is not now:
+            if now and (pace is None or count < now.devices):
+                losses += 1
+                lost = now.rate * (max(0, at_us - ready_us) % now.kept_us)
+                again, trained = again + lost, trained - lost
+            if now or free:
+                changes += 1
+                ready_us = at_us + start_us
+            else:
+                ready_us = at_us
+            now = pace
+        if now:
+            idle_us = min(max(0, ready_us - at_us), next_us - at_us)
+            free += now.rate * (next_us - at_us)
+            starting += now.rate * idle_us
+            trained += now.rate * (next_us - at_us - idle_us)
+    return Outcome(trained, free, again, starting, changes, losses)
+
+
+def _best(paces: Iterable[Pace]) -> Callable[[int], Pace | None]:
+    """The fastest pace on no more than so many devices."""
+    found: list[Pace] = []
+    for pace in sorted(paces, key=lambda pace: pace.devices):
+        if not found or pace.rate > found[-1].rate:
+            found.append(pace)
+    sizes = [pace.devices for pace in found]
+    return lambda count: found[at - 1] if (at := bisect_right(sizes, count)) else None
+
+
+def paces_of(book: Book) -> list[Pace]:
+    """The paces of a book's plans, work 1 being the whole training."""
+    several = max(map(node_count, book.plans)) > 1
+
+    def pace(plan: Plan) -> Pace:
+        longest = max(segment.end_us - segment.start_us for segment in plan.segments)
+        size = node_count(plan) if several else len(plan.devices)
+        return Pace(size, 1 / plan.prediction.makespan_us, longest)
+
+    return [pace(plan) for plan in book.plans]
+
+
+def read_trace(path: str) -> list[Count]:
+    """The numbers of devices in a trace, a JSON list of [ms, "add" or "remove", name], or a file
+    with such `events`; FormatError for anything else."""
+    try:
+        read = json.loads(read_bytes(path))
+        return counted((1000 * ms, what, name) for ms, what, name in _events(read))
+    except (ValueError, TypeError, KeyError) as error:
+        raise FormatError(
+            f'{path}: is no trace ({error}); give a JSON list of [ms, "add" or "remove", name], '
+            "in the order of time"
+        ) from None
+
+
+def _events(read: Any) -> Sequence[tuple[int, str, str]]:
+    found = read["events"] if isinstance(read, dict) else read
+    if not isinstance(found, list) or not found:
+        raise ValueError("it has no events")
+    if not all(isinstance(ms, int) for ms, *_ in found):
+        raise ValueError("times are whole numbers of ms")
+    return found
+
+
+def counted(events: Iterable[tuple[int, object, object]]) -> list[Count]:
+    """The numbers of devices after such events, in µs; ValueError for what cannot be."""
+    there, found = set[object](), list[Count]()
+    for at_us, what, name in events:
+        if found and at_us < found[-1][0]:
+            raise ValueError(f"{name} comes before an event that stands earlier")
+        if (what, name in there) not in (("add", False), ("remove", True)):
+            raise ValueError(f"{what} of {name}, which is {'there' if name in there else 'not'}")
+        there ^= {name}
+        if found and found[-1][0] == at_us:
+            found.pop()
+        found.append((at_us, len(there)))
+    return found

@@ -1,0 +1,115 @@
+"""Plan books from the command line: a run goes on when devices are lost or come back."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.chains import chain, rows
+from support.cli import executor_cli, planner_cli, profile, refused, succeeded
+from support.forked import ended, started, torchrun
+from support.plain import train
+from support.same import assert_saved, step_in
+from torch import Tensor
+
+import plans
+from executor.workload.task import Task
+from plans import runlog
+
+pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
+
+STEPS = 24
+NOW = "now.txt"
+
+
+def batch(step: int, number: int) -> tuple[Tensor, Tensor]:
+    """As the environment says, devices change or the process ends when a step is loaded."""
+    for event in os.environ.get("EVENTS", "").split():
+        at, _, what = event.partition(":")
+        if number == 0 and step == int(at):
+            if what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            else:
+                Path(NOW).write_text("a device\n".replace(" ", "-") * int(what))
+    return rows(4, step + 100 * number)
+
+
+def tasks() -> list[Task]:
+    return [
+        chain(name, 3, 4, STEPS, seed=n, data=partial(batch, number=n))
+        for n, name in enumerate("ab")
+    ]
+
+
+@pytest.fixture
+def book() -> None:
+    """x.book, with plans for one to three devices."""
+    profile(f"{__file__}:tasks", "profile.json")
+    sizes = ("--devices", "1..3", "--segment-steps", 4, "--microbatch", 2)
+    answer = planner_cli("book", "profile.json", "-o", "x.book", *sizes, "--time-limit", 5)
+    assert "book of 3 plan(s), which train the same: a, b" in succeeded(answer).out
+
+
+def expect_plain(folder: str) -> None:
+    """Both tasks have the bits of a loop that never stopped, and their losses."""
+    logs = [runlog.load(log) for log in runlog.files(folder)]
+    for task in tasks():
+        plain = train(task, 2)
+        losses = {s.step: s.loss for log in logs for s in log.steps if s.task == task.name}
+        assert [losses[step] for step in range(STEPS)] == plain.losses
+        assert step_in(Path(folder), task.name) == STEPS
+        assert_saved(f"{folder}/{task.name}.pt", plain)
+
+
+def test_devices_come_and_go_and_the_bits_stay(book: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of devices changes thrice: each time rounds end, and nothing is trained again."""
+    Path(NOW).write_text("one\ntwo\n")
+    monkeypatch.setenv("EVENTS", "6:1 12:3 18:2")
+    answer = succeeded(executor_cli("run", "x.book", "--devices-file", NOW, "-o", "x"))
+    assert "1 device(s) instead of 2: tasks end their rounds" in answer.err
+    expect_plain("x")
+    headers = [runlog.load(log).header for log in runlog.files("x")]
+    assert [len(header.devices) for header in headers][:2] == [2, 1]
+    succeeded(planner_cli("compare", "x/plan.json", "x"))
+
+
+def test_a_run_that_is_killed_goes_on_with_fewer_devices(
+    book: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are killed; the same command goes on in one, from the states that were kept."""
+    run = ["-m", "executor", "run", "x.book", "-o", "x"]
+    agent = started(torchrun(2, *run), Path("said"), EVENTS="14:killed")
+    assert ended(agent, 60)
+    answer = succeeded(executor_cli(*run[2:], "--devices-file", one_device()))
+    assert "x: goes on on 1 device(s), 2 before with a after step" in answer.err
+    expect_plain("x")
+
+
+def one_device() -> str:
+    Path(NOW).write_text("one\n")
+    return NOW
+
+
+def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
+    """Each in one line, before anything is written."""
+    refused(planner_cli("show", "x.book", "--gantt", "x.png"), 2, "--gantt is about one plan")
+    succeeded(planner_cli("check", "x.book"))
+    assert "3 device(s)" in succeeded(planner_cli("show", "x.book")).out
+    made = plans.book_from(Path("x.book").read_bytes(), "x.book")
+    plans.save("one.json", made.plans[0])
+    run = ("run", "one.json", "--devices-file", one_device())
+    refused(executor_cli(*run), 2, "one.json: is one plan; --devices-file chooses one from a plan")
+    Path(NOW).write_text("\n")
+    refused(executor_cli("run", "x.book", "--devices-file", NOW), 2, "now.txt: names no device")
+    run = ("run", "x.book", "--devices-file", "none.txt")
+    refused(executor_cli(*run), 2, "none.txt: cannot be read")
+    plans.save("y.book", plans.Book(plans=made.plans[1:]))
+    run = ("run", "y.book", "--devices-file", one_device())
+    refused(executor_cli(*run), 2, "y.book: has plans for 2 device(s), 3 device(s), and here are 1")
+    refused(planner_cli("book", "profile.json", "-o", "z.book"), 2, "give --devices 2..4")
+    sizes = ("--devices", "1..2", "--device-memory", 1)
+    refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 3, "2 device(s): ")
+    Path("trace.json").write_text('[[0, "add", "a"], [9000, "add", "b"], [60000, "remove", "a"]]')
+    told = succeeded(planner_cli("survive", "x.book", "--trace", "trace.json", "--start", "1s"))
+    assert "1 to 2 devices, 2 changes of plan" in told.out
