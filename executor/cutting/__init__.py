@@ -5,25 +5,3 @@ from executor.cutting.chain import Chain, chain_of, name_of, planned
 from executor.cutting.proof import Training, bare, difference, trace
 from executor.cutting.recomputing import TOLD, as_ever, left_out
 from executor.cutting.slices import Slice
-
-__all__ = [
-    "TOLD",
-    "Chain",
-    "Slice",
-    "Training",
-    "as_ever",
-    "bare",
-    "call",
-    "chain_of",
-    "difference",
-    "first",
-    "isolated",
-    "left_out",
-    "lowered",
-    "lowered_inputs",
-    "name_of",
-    "planned",
-    "run",
-    "through",
-    "trace",
-]

@@ -3,13 +3,3 @@
 from executor.optim.optimizer import Carried, Scaling, ShardOptimizer
 from executor.optim.recipe import Factory, Recipe, recipe_of
 from executor.optim.settings import merged
-
-__all__ = [
-    "Carried",
-    "Factory",
-    "Recipe",
-    "Scaling",
-    "ShardOptimizer",
-    "merged",
-    "recipe_of",
-]

@@ -7,5 +7,3 @@ from executor.records.logfile import PartLog
 from executor.records.options import Options
 from executor.records.result import Result
 from executor.records.stopping import above
-
-__all__ = ["Earlier", "Journal", "Options", "PartLog", "Result", "above", "again", "drop_text"]

@@ -9,29 +9,5 @@ from executor.shards.parameters import NONE, Absent
 from executor.shards.place import Place, places_of
 from executor.shards.replicas import Replicas
 from executor.shards.shard import Shard
-from executor.shards.store import Cutter, HostStore, HostTask, Shelf
+from executor.shards.store import Cutter, HostStore, HostTask
 from executor.shards.tied import Tie, joined, tie_bytes, ties
-
-__all__ = [
-    "DRAWS",
-    "NONE",
-    "Absent",
-    "Cutter",
-    "Graph",
-    "HostStore",
-    "HostTask",
-    "Modes",
-    "Place",
-    "Replicas",
-    "Saved",
-    "Shard",
-    "Shared",
-    "Shelf",
-    "Tie",
-    "backward_input",
-    "backward_weights",
-    "joined",
-    "places_of",
-    "tie_bytes",
-    "ties",
-]

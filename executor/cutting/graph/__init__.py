@@ -2,5 +2,3 @@
 needed."""
 
 from executor.cutting.graph.layers import cut
-
-__all__ = ["cut"]

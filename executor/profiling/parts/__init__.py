@@ -2,5 +2,3 @@
 
 from executor.profiling.parts.find import find_parts
 from executor.profiling.parts.probe import Probe
-
-__all__ = ["Probe", "find_parts"]

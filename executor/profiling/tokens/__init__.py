@@ -11,18 +11,3 @@ from executor.profiling.tokens.sequences import (
     tried,
 )
 from executor.profiling.tokens.summing import check_sums
-
-__all__ = [
-    "TO_PACK",
-    "bad_fits",
-    "check_asked",
-    "check_draws",
-    "check_evaluation",
-    "check_linear",
-    "check_steady",
-    "check_sums",
-    "mixes",
-    "one",
-    "sizes",
-    "tried",
-]
