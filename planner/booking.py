@@ -58,7 +58,11 @@ def _words(size: Size) -> str:
 
 def _asking(asked: Options, size: Size, found: Mapping[int, Plan]) -> Options:
     """What is asked for this size, after the plans that were found: their microbatches."""
-    which: dict[str, Any] = {"devices": size} if isinstance(size, int) else {"nodes": size}
+    which: dict[str, Any] = {"devices": size, "nodes": None}
+    if isinstance(size, Nodes) and size.count == 1:  # there is no network
+        which |= {"devices": size.devices, "net": None, "net_latency": None}
+    elif isinstance(size, Nodes):
+        which = {"devices": None, "nodes": size}
     tasks = [task for plan in found.values() for task in plan.tasks]
     if tasks:
         which["microbatch"] = {task.name: task.microbatch for task in tasks}

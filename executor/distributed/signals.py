@@ -8,6 +8,7 @@ import ctypes
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import accumulate
 
 import msgspec
@@ -202,7 +203,8 @@ class Letter:
 
     def cancel(self) -> None:
         last = torch.tensor([-1.0, 0.0, 0.0], dtype=torch.float64)
-        dist.isend(last, self._other, group=self._group, tag=self._tag)
+        with suppress(RuntimeError):  # who is gone waits for nothing
+            dist.isend(last, self._other, group=self._group, tag=self._tag)
 
     def _send(self, flat: Tensor) -> None:
         self._with(dist.send, flat)
