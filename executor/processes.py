@@ -244,7 +244,8 @@ def _warn_of_loss(plan: Plan, world: distributed.World | None) -> None:
 @cache
 def _end_with_agent(world: distributed.World) -> None:
     """End with the agent that has started this process, however that ends: process 0 as if
-    interrupted, the others with it, or some time later."""
+    interrupted, the others of its node with it, or some time later; those of other nodes at once,
+    so that the rest hears of it and goes on without them."""
     agent = os.getppid()
 
     def watch() -> None:
@@ -252,7 +253,7 @@ def _end_with_agent(world: distributed.World) -> None:
             time.sleep(_LOOK_S)
         if world.rank == 0:
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_END_S)
+        time.sleep(0 if world.node else _END_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="agent").start()
