@@ -27,7 +27,6 @@ from executor.devices import (
 )
 from executor.errors import InterruptedRun, LogError, RunError, UsageError
 from executor.numerics import MemoryMeter
-from executor.optim import onepass
 from executor.records import Earlier, Journal, Options, Result, checkpoint, drop_text, folder
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
@@ -87,7 +86,7 @@ def run(
         built_s = time.perf_counter()
         for device in devices.values():  # replicas have module buffers beside its budget
             device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-        warm_up(part)
+        warm_up()
         team = others.joined() if others else None
         recorder = _recorder(plan, earlier, 0 if others else UNSET)
         journal = Journal(plan, options, recorder, files)
@@ -210,9 +209,7 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
         memory.close()
 
 
-def warm_up(part: Part) -> None:
-    """Take now what would be taken in the first ops: a second's worth of imports, a compiler."""
-    if any(task.precision == "bf16" for task in part.tasks):
-        onepass.why_not()
+def warm_up() -> None:
+    """Take now what would be taken in the first ops: a second's worth of imports."""
     with MemoryMeter():
         torch.zeros(1)

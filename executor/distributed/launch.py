@@ -198,7 +198,7 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
             store = HostStore(part, tasks, pages, source, saved, cut, None, shared)
             for device in devices.values():
                 device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
-            driver.warm_up(part)
+            driver.warm_up()
             ready = Ready()
         except Exception as error:
             ready = Ready(text_of(error), exit_code_of(error))

@@ -1,8 +1,7 @@
-"""The one-pass host optimizer: torch's bits, or torch itself."""
+"""Host steps of masters, block by block: the bits of torch's own step, or that itself."""
 
 import functools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
 from executor.numerics.flat import Spec, Views
-from executor.optim import kernels as onepass_kernels
-from executor.optim import onepass
+from executor.optim import masters
 
 SIZES = [1, 7, 33, 1000, 100_003]
 Make = Callable[..., Optimizer]
@@ -28,19 +26,10 @@ KINDS: dict[str, Make] = {
 }
 
 
-@pytest.fixture
-def kernels() -> None:
-    """Skip where there is no compiler, or another torch rounds in another way."""
-    if why := onepass.why_not():
-        pytest.skip(why)
-
-
-@pytest.fixture
-def nothing_compiled() -> Iterator[None]:
-    """As if no kernel had been asked for yet, during the test and after it."""
-    onepass_kernels._found.cache_clear()
-    yield
-    onepass_kernels._found.cache_clear()
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks in most parameters."""
+    monkeypatch.setattr(masters, "BLOCK", 32)
 
 
 class Side:
@@ -78,16 +67,16 @@ class Side:
         every = [*self.masters, *state, *self.params]
         return [t.detach().view({2: torch.int16, 4: torch.int32}[t.itemsize]) for t in every]
 
-    def one_pass(self, scale: float) -> None:
+    def by_blocks(self, scale: float) -> None:
         assert self.fits
-        onepass.step(self.optimizer, self.masters, self.params, self.grads, scale)
+        masters.step_masters(self.optimizer, self.masters, self.params, self.grads, scale)
 
     @property
     def fits(self) -> bool:
-        return onepass.fits_kernels(self.optimizer, self.masters, self.params, self.grads)
+        return masters.fits_blocks(self.optimizer, self.masters, self.params, self.grads)
 
     def plain(self, scale: float) -> None:
-        onepass.plain_step(self.optimizer, self.masters, self.params, self.grads, scale)
+        masters.plain_step(self.optimizer, self.masters, self.params, self.grads, scale)
 
 
 def assert_same(one: Side, other: Side) -> None:
@@ -104,21 +93,19 @@ def train_both(one: Side, other: Side, scales: list[float]) -> None:
     for scale in scales:
         one.new_grads()
         other.new_grads()
-        one.one_pass(scale)
+        one.by_blocks(scale)
         other.plain(scale)
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("groups", [False, True], ids=["one-group", "two-groups"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_pass_gives_the_bits_of_torch(kind: str, groups: bool) -> None:
+def test_blocks_give_the_bits_of_torch(kind: str, groups: bool) -> None:
     """Masters, state and parameters are equal after several steps, clipped and not."""
     one, other = (Side(KINDS[kind], SIZES, groups=groups) for _ in range(2))
     train_both(one, other, [1.0, 0.37, 1.0, 1e-3])
     assert_same(one, other)
 
 
-@pytest.mark.usefixtures("kernels")
 @settings(max_examples=20)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
@@ -135,7 +122,6 @@ def test_any_sizes_and_values_give_the_bits_of_torch(
     assert_same(one, other)
 
 
-@pytest.mark.usefixtures("kernels")
 def test_decay_is_rounded_as_torch_rounds_it() -> None:
     """1 - lr * decay lies so near the middle of two floats that a rounding more would show."""
     near_one_percent = (round(0.01 * 2**30) + 0.5) / 2**30  # between two floats
@@ -144,12 +130,11 @@ def test_decay_is_rounded_as_torch_rounds_it() -> None:
         for decay in (middle * (1 + k * 2.0**-52) for k in range(-3, 4)):
             make = functools.partial(AdamW, lr=lr, weight_decay=decay)
             one, other = (Side(make, [16]) for _ in range(2))
-            one.one_pass(1.0)  # no gradient: decay is all there is
+            one.by_blocks(1.0)  # no gradient: decay is all there is
             other.plain(1.0)
             assert_same(one, other)
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38, 1e-40])
 def test_extreme_gradients_give_the_bits_of_torch(kind: str, value: float) -> None:
@@ -160,15 +145,15 @@ def test_extreme_gradients_give_the_bits_of_torch(kind: str, value: float) -> No
             side.new_grads()
             for grad in side.grads:
                 grad[::3] = value
-        one.one_pass(1.0)
+        one.by_blocks(1.0)
         other.plain(1.0)
         assert_same(one, other)
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
-def test_several_threads_equal_one(kind: str) -> None:
+def test_several_threads_equal_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The chunks of threads leave no trace."""
+    monkeypatch.setattr(masters, "BLOCK", 1 << 14)
     threads = torch.get_num_threads()
     sides = []
     try:
@@ -177,7 +162,7 @@ def test_several_threads_equal_one(kind: str) -> None:
             side = Side(KINDS[kind], [100_003, 40_000])
             for _ in range(2):
                 side.new_grads()
-                side.one_pass(0.5)
+                side.by_blocks(0.5)
             sides.append(side)
     finally:
         torch.set_num_threads(threads)
@@ -185,16 +170,15 @@ def test_several_threads_equal_one(kind: str) -> None:
     assert_same(sides[0], sides[2])
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", ["adamw", "adam-l2"])
-def test_one_pass_and_torch_may_take_turns(kind: str) -> None:
+def test_blocks_and_torch_may_take_turns(kind: str) -> None:
     """Each carries on the state that the other has made, and a state dict of either."""
     one, other = (Side(KINDS[kind], [33, 1000]) for _ in range(2))
     for turn in range(4):
         one.new_grads()
         other.new_grads()
         if turn % 2:
-            one.one_pass(1.0)
+            one.by_blocks(1.0)
         else:
             one.plain(1.0)
         other.plain(1.0)
@@ -202,7 +186,6 @@ def test_one_pass_and_torch_may_take_turns(kind: str) -> None:
     assert_same(one, other)
 
 
-@pytest.mark.usefixtures("kernels")
 def test_autograd_notices_that_parameters_were_written() -> None:
     """A graph that was made before the step may not be used after it."""
     side = Side(KINDS["adamw"], [8])
@@ -210,7 +193,7 @@ def test_autograd_notices_that_parameters_were_written() -> None:
     (param,) = side.params
     x = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
     product = (x * param).sum()
-    side.one_pass(1.0)
+    side.by_blocks(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.backward(product)
 
@@ -251,14 +234,14 @@ def double_masters(side: Side) -> None:
     side.masters[0].data = side.masters[0].data.double()
 
 
-def test_a_scheduler_may_watch(kernels: None) -> None:
+def test_a_scheduler_may_watch() -> None:
     """The step that a scheduler puts in place of the optimizer's only notes that it was called."""
     side, other = Side(KINDS["adamw"], [33, 7]), Side(KINDS["adamw"], [33, 7])
     rates = [StepLR(one.optimizer, 1, gamma=0.5) for one in (side, other)]
     for _ in range(3):
         side.new_grads()
         other.new_grads()
-        side.one_pass(1.0)
+        side.by_blocks(1.0)
         other.plain(1.0)
         for rate in rates:
             rate.step()
@@ -286,50 +269,3 @@ def test_other_steps_are_torchs_own(change: Callable[[Side], None]) -> None:
     side.new_grads()
     change(side)
     assert not side.fits
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-@pytest.mark.parametrize(
-    ("setting", "value", "why"),
-    [("PATH", "", "no C compiler"), ("CC", "false", "false"), ("CC", "/no/such/cc", "/no/such/cc")],
-)
-def test_without_a_compiler_torch_does_it_and_the_reason_is_known(
-    setting: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`step` does without kernels, `why_not` says why in one line."""
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv(setting, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert why in onepass.why_not()
-    assert "\n" not in onepass.why_not()
-    side = Side(KINDS["adamw"], [33])
-    side.new_grads()
-    side.one_pass(1.0)
-    assert torch.equal(side.params[0], side.masters[0].detach().bfloat16())
-
-
-@pytest.mark.usefixtures("kernels", "nothing_compiled")
-def test_a_compiled_library_is_kept_and_found_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """One file, without leftovers, that is not made a second time."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not onepass.why_not()
-    (made,) = (tmp_path / "gantry").iterdir()
-    when = made.stat().st_mtime_ns
-    onepass_kernels._found.cache_clear()
-    assert not onepass.why_not()
-    assert [path.stat().st_mtime_ns for path in (tmp_path / "gantry").iterdir()] == [when]
-
-
-@pytest.mark.usefixtures("nothing_compiled")
-def test_a_source_that_does_not_compile_is_a_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The compiler's own words are in it."""
-    source = tmp_path / "broken.c"
-    source.write_text("int gantry_adam(\n")
-    monkeypatch.setattr(onepass_kernels, "SOURCE", source)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert onepass.why_not()
-    assert not list(tmp_path.rglob("*.so"))

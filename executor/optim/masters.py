@@ -1,31 +1,23 @@
-"""Host optimizer steps on bf16 parameters with fp32 masters, in one pass over memory.
+"""Optimizer steps on fp32 masters of bf16 parameters.
 
 Torch's fused optimizers want one dtype, so with bf16 parameters the casts around a step cost more
-than the step. `step` does gradient cast, update and parameter cast at once, in compiled code, where
-that is possible; `plain_step` does the same with torch alone. Both give the same bits.
+than the step. On the host, torch's own kernels of Adam and AdamW are therefore called block by
+block, so that what is cast is still in the caches. That gives the bits of `plain_step`: the kernels
+treat a tensor in whole vectors, of which a block has a whole number.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from executor.optim import kernels
-from executor.optim.kernels import Kernels
-
+BLOCK = 1 << 18  # elements
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def why_not() -> str:
-    """The reason for which there are no compiled kernels, in one line; empty when there are some.
-    Makes them if that was not tried before."""
-    found = kernels.find()
-    return found if isinstance(found, str) else ""
-
-
-def step(
+def step_masters(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
     params: Sequence[Tensor] | None,
@@ -36,15 +28,10 @@ def step(
     they are kept.
 
     `masters` are parameters of `optimizer`; the i-th of each list belong together and have one
-    shape. Gradients of the masters are None before and after. Uses as many threads as torch would
-    in the calling thread.
+    shape. Gradients of the masters are None before and after.
     """
-    fits = isinstance(scale, float) and fits_kernels(optimizer, masters, params, grads)
-    found = kernels.find() if fits else ""
-    if isinstance(found, Kernels) and type(optimizer) in found.roundings:
-        _step(found, optimizer, masters, params, grads, float(scale))
-    else:
-        plain_step(optimizer, masters, params, grads, scale)
+    go = block_step if fits_blocks(optimizer, masters, params, grads) else plain_step
+    go(optimizer, masters, params, grads, scale)
 
 
 def plain_step(
@@ -68,7 +55,55 @@ def plain_step(
             param.copy_(master)
 
 
-def fits_kernels(
+@torch.no_grad()
+def block_step(
+    optimizer: Optimizer,
+    masters: Sequence[Tensor],
+    params: Sequence[Tensor] | None,
+    grads: Sequence[Tensor],
+    scale: float | Tensor,
+) -> None:
+    """The same block by block, where `fits_blocks`."""
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    whole = not isinstance(scale, Tensor) and scale == 1.0
+    wide = torch.empty(min(BLOCK, max((m.numel() for m in masters), default=0)))
+    for place, (master, grad) in enumerate(zip(masters, grads, strict=True)):
+        group, state = groups[master], optimizer.state[master]
+        if not state:  # made as torch makes it
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state |= {name: torch.zeros_like(master) for name in _MOMENTS}
+        state["step"] += 1
+        decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
+        update = torch._fused_adamw_ if decoupled else torch._fused_adam_
+        param = master if params is None else params[place]
+        every = (grad, master, *(state[name] for name in _MOMENTS), param)
+        for low, own, first, second, kept in zip(
+            *(tensor.view(-1).split(BLOCK) for tensor in every), strict=True
+        ):
+            high = wide[: len(low)].copy_(low)
+            if not whole:
+                high.mul_(scale)
+            update(
+                [own],
+                [high],
+                [first],
+                [second],
+                [],
+                [state["step"]],
+                lr=float(group["lr"]),
+                beta1=float(group["betas"][0]),
+                beta2=float(group["betas"][1]),
+                weight_decay=float(group["weight_decay"]),
+                eps=float(group["eps"]),
+                amsgrad=False,
+                maximize=False,
+            )
+            if params is not None:
+                kept.copy_(own)
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
+
+
+def fits_blocks(
     optimizer: Optimizer,
     masters: Sequence[Tensor],
     params: Sequence[Tensor] | None,
@@ -82,7 +117,7 @@ def fits_kernels(
         state = optimizer.state.get(master, {})
         wide += [state[name] for name in _MOMENTS if name in state]
     return (
-        type(optimizer) in kernels.KINDS
+        type(optimizer) in (Adam, AdamW)
         and not _watched(optimizer)
         and all(
             group.get("fused") and not (group["amsgrad"] or group["maximize"])
@@ -108,27 +143,3 @@ def _watched(optimizer: Optimizer) -> bool:
     inside = getattr(own, "__wrapped__", None)
     replaced = own is not None and not (noting and inside is type(optimizer).step)
     return any(hooks) or replaced
-
-
-@torch.no_grad()
-def _step(
-    found: Kernels,
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-    scale: float,
-) -> None:
-    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    for place, (master, grad) in enumerate(zip(masters, grads, strict=True)):
-        param, state = params[place] if params is not None else None, optimizer.state[master]
-        if not state:  # made as torch makes it
-            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
-            state |= {name: torch.zeros_like(master) for name in _MOMENTS}
-        state["step"] += 1
-        moments = [state[name] for name in _MOMENTS]
-        count, kind = float(state["step"]), type(optimizer)
-        found.update(kind, groups[master], count, grad, master, moments, param, scale)
-    # They were written past autograd, which has to know of it.
-    torch.autograd.graph.increment_version([*masters, *(params or ())])
-    optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
