@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -37,21 +38,32 @@ _REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over
 
 
 class Clock:
-    """Device times on the scale of time.perf_counter(), along a chain of events."""
+    """Device times on the scale of time.perf_counter(), along a chain of marks, and the events of
+    marks that nobody asks any more: the driver makes new ones slowly, and one at a time."""
 
-    def __init__(self) -> None:
-        base = torch.cuda.Event(enable_timing=True)
-        base.record()
-        base.synchronize()
+    def __init__(self, device: int) -> None:
+        self._free = deque[torch.cuda.Event]()
+        base = CudaMark(device, torch.cuda.current_stream(device), self)
+        base.event.synchronize()
         self._base = base, time.perf_counter()  # one value: several threads read and set it
 
-    def seconds(self, event: torch.cuda.Event) -> float:
-        """When `event`, which has been reached, was reached."""
+    def event(self) -> torch.cuda.Event:
+        """An event that no mark has."""
+        with suppress(IndexError):
+            return self._free.pop()
+        return torch.cuda.Event(enable_timing=True)
+
+    def free(self, event: torch.cuda.Event) -> None:
+        """Take back an event; streams that were told to wait for it do so all the same."""
+        self._free.append(event)
+
+    def seconds(self, mark: "CudaMark") -> float:
+        """When `mark`, which has been reached, was reached."""
         base, begun = self._base
-        ms = base.elapsed_time(event)
+        ms = base.event.elapsed_time(mark.event)
         seconds = begun + ms / 1000
         if ms > _REBASE_MS:
-            self._base = event, seconds
+            self._base = mark, seconds
         return seconds
 
 
@@ -60,10 +72,13 @@ class CudaMark:
 
     __slots__ = ("_clock", "_device", "event")
 
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream, clock: Clock) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)
-        self.event.record(stream)
+    def __init__(self, device: int, stream: torch.cuda.Stream, clock: Clock) -> None:
         self._device, self._clock = device, clock
+        self.event = clock.event()
+        self.event.record(stream)
+
+    def __del__(self) -> None:
+        self._clock.free(self.event)
 
     def ready(self) -> bool:
         # Any thread may ask, and one that has chosen no device would make a context on the first.
@@ -71,7 +86,7 @@ class CudaMark:
             return bool(self.event.query())
 
     def seconds(self) -> float:
-        return self._clock.seconds(self.event)
+        return self._clock.seconds(self)
 
 
 class CudaQueue(Queue):
@@ -83,10 +98,10 @@ class CudaQueue(Queue):
     """
 
     def __init__(
-        self, device: torch.device, clock: Clock, kind: QueueKind, threads: int = 1
+        self, device: int, clock: Clock, kind: QueueKind, peer: int | None, threads: int
     ) -> None:
         """`threads`: of what the launching thread computes on the host."""
-        self.stream = torch.cuda.Stream(device)
+        self.stream = _stream(device, f"{kind} {peer}")
         self._device, self._clock, self._kind = device, clock, kind
         self._threads = threads
         self._unreached: deque[CudaMark] = deque()
@@ -96,7 +111,7 @@ class CudaQueue(Queue):
         torch.cuda.set_stream(self.stream)
         use_threads(self._threads)
         if self._kind == "compute":
-            _touch_libraries(self._device)
+            _touch_libraries(_where(self._device))
 
     def mark(self) -> CudaMark:
         return CudaMark(self._device, self.stream, self._clock)
@@ -140,18 +155,19 @@ class CudaDevice(Device):
                 f"{torch.cuda.device_count() if torch.cuda.is_available() else 0} here; see "
                 "nvidia-smi and CUDA_VISIBLE_DEVICES, or profile with --device cpu"
             )
-        self.spec = spec
+        self.spec, self._index = spec, index
         self.where = _where(index)
         torch.cuda.init()
-        torch.cuda.set_device(self.where)
+        torch.cuda.set_device(index)
         _grow_blocks()
+        _forget()
         self.source = CudaSource(index)
         self.slack_bytes = margin(spec.budget_bytes)
-        self._clock = Clock()
+        self._clock = Clock(index)
         self._queues: dict[tuple[QueueKind, int | None], Queue] = {}
         apart(self.queue("compute"), lambda: None)  # its workspaces are not the plan's
         self._libraries = torch.cuda.memory_reserved(self.where)
-        self.limit(0)
+        self._cap(0)
         self.slab = self._slab(slab_bytes)
         self._locked = PageLocked()
         self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
@@ -175,14 +191,20 @@ class CudaDevice(Device):
             self._queues[kind, peer] = (
                 HostQueue(threads)
                 if kind == "host"
-                else CudaQueue(self.where, self._clock, kind, threads)
+                else CudaQueue(self._index, self._clock, kind, peer, threads)
             )
         return self._queues[kind, peer]
 
     def copy_in(self, target: Tensor, source: Tensor) -> None:
-        target.copy_(source, non_blocking=True)
+        _copy(target, source)
 
-    copy_out = send = copy_in
+    copy_out = copy_in
+
+    def send(self, target: Tensor, source: Tensor) -> None:
+        """Torch lets such a copy and the other device's current stream wait for each other: with
+        one for each sender, copies from several devices have nothing to wait for."""
+        with torch.cuda.stream(_stream(_index(target), f"from {self._index}")):
+            _copy(target, source)
 
     def cast_in(self, casts: Sequence[Cast]) -> None:
         assert self._ring is not None, "a plan's devices are opened with what they need"
@@ -200,6 +222,16 @@ class CudaDevice(Device):
         return CudaMeter(self.where)
 
     def limit(self, beside: int) -> None:
+        self._cap(beside)
+        needed = self.spec.budget_bytes - len(self.slab) + beside
+        free = torch.cuda.mem_get_info(self.where)[0] + torch.cuda.memory_reserved(self.where)
+        if (left := free - torch.cuda.memory_allocated(self.where)) < needed:
+            raise RunError(
+                f"{self.spec.name} has {left} bytes free beside its slab, the plan's ops may take "
+                f"{needed}; end what else runs there or build with a smaller --device-memory"
+            )
+
+    def _cap(self, beside: int) -> None:
         total = torch.cuda.get_device_properties(self.where).total_memory
         budget = self.spec.budget_bytes
         allowed = budget + margin(budget) + self._libraries + beside
@@ -279,8 +311,32 @@ def _grow_blocks() -> None:
             choose("expandable_segments:True")
 
 
+def _forget() -> None:
+    """Let go of what an earlier run of the process has left: blocks that torch keeps, and what the
+    libraries keep for its streams."""
+    torch.cuda.empty_cache()
+    if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):
+        clear()
+
+
+@cache
+def _stream(index: int, use: str) -> torch.cuda.Stream:
+    """A device's stream for good: torch has 32 and gives them out again, whoever uses them."""
+    return torch.cuda.Stream(index)
+
+
 def _where(index: int) -> torch.device:
     return torch.device("cuda", index)
+
+
+def _index(flat: Tensor) -> int:
+    """The device that has these bytes."""
+    return flat.device.index
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    """Launch a copy into the current stream of the device that it begins at or ends at."""
+    target.copy_(source, non_blocking=True)
 
 
 def _touch_libraries(device: torch.device) -> None:

@@ -3,19 +3,24 @@
 Memory and kernels are the host's. Copies wait in the queue of their stream, and a thread does them
 after what the stream was told to wait for, with random pauses. Kernels of the compute stream run
 when they are launched, so a wait there holds the launching thread. Whoever forgets to wait for an
-event gets other bits: what a copy to the host brings is poison while it is on its way.
+event gets other bits: what a copy brings is poison while it is on its way.
 
-Its driver is as strict as CUDA's is slow or silent: events are asked for by threads that have
-chosen a device, copies go between page-locked memory and a slab, and of a stream's launches no more
-than `room` wait; who launches one more holds the driver, and nobody launches meanwhile.
+Its driver is as strict as CUDA's is slow or silent. A thread has a current device, and of each
+device a current stream. Events are asked for by threads that have chosen a device. Copies go
+between page-locked memory and a slab in the current stream of that slab's device, which somebody
+has chosen; those from slab to slab also hold up the current stream of the other device. Of a
+stream's launches no more than `room` wait; who launches one more holds the driver, and nobody
+launches meanwhile.
 """
 
 import queue
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,28 +38,36 @@ _POISON = 0xA5
 
 
 class Event:
-    """Reached when the stream comes to where it was recorded."""
+    """Reached when the stream comes to where it was recorded last."""
+
+    made = 0
 
     def __init__(self, enable_timing: bool = False) -> None:
-        self._reached = threading.Event()
+        Event.made += 1
+        self.reached = threading.Event()
         self._at = 0.0
 
-    def record(self, stream: "Stream | None" = None) -> None:
-        (stream or _current()).put(self._reach)
+    def record(self, stream: "Stream") -> None:
+        self.reached = threading.Event()
+        stream.put(partial(self._reach, self.reached))
 
-    def _reach(self) -> None:
+    def _reach(self, reached: threading.Event) -> None:
         self._at = time.perf_counter()
-        self._reached.set()
+        reached.set()
 
     def query(self) -> bool:
         assert hasattr(_CURRENT, "device"), "this thread would make a context on the first device"
-        return self._reached.is_set()
+        return self.reached.is_set()
 
     def synchronize(self) -> None:
-        assert self._reached.wait(20), "an event is never reached"
+        _wait(self.reached)
 
     def elapsed_time(self, other: "Event") -> float:
         return (other._at - self._at) * 1000
+
+
+def _wait(reached: threading.Event) -> None:
+    assert reached.wait(20), "an event is never reached"
 
 
 class Stream:
@@ -62,14 +75,14 @@ class Stream:
 
     def __init__(
         self,
-        device: object = None,
+        device: int = 0,
         *,
         eager: bool = False,
         seed: int = 0,
         pause_us: int = 1000,
         room: int = 1000,
     ) -> None:
-        self.eager, self._room = eager, room
+        self.device, self.eager, self._room = device, eager, room
         self.reading: threading.Thread | None = None  # what comes to the host a little later
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._draw, self._pause_us = random.Random(seed), pause_us
@@ -98,7 +111,7 @@ class Stream:
         if self.eager:  # the next kernel runs when it is launched
             event.synchronize()
         else:
-            self.put(event.synchronize)
+            self.put(partial(_wait, event.reached))
 
     def _go(self) -> None:
         while True:
@@ -108,7 +121,7 @@ class Stream:
 
 
 @contextmanager
-def _chosen(device: object) -> Iterator[None]:
+def _chosen(device: int) -> Iterator[None]:
     """A thread's device for a while."""
     before = vars(_CURRENT).get("device")
     _CURRENT.device = device
@@ -120,10 +133,28 @@ def _chosen(device: object) -> Iterator[None]:
             _CURRENT.device = before
 
 
-def _current() -> Stream:
-    if not hasattr(_CURRENT, "stream"):
-        _CURRENT.stream = Stream(eager=True)
-    return _CURRENT.stream  # type: ignore[no-any-return]
+def _streams() -> dict[int, Stream]:
+    """The thread's current stream of each device for which it has chosen one."""
+    return vars(_CURRENT).setdefault("streams", {})  # type: ignore[no-any-return]
+
+
+def _choose(stream: Stream) -> None:
+    _CURRENT.device = stream.device
+    _streams()[stream.device] = stream
+
+
+@contextmanager
+def _within(stream: Stream) -> Iterator[None]:
+    """A thread's device and stream for a while."""
+    with _chosen(stream.device):
+        before = _streams().get(stream.device)
+        _streams()[stream.device] = stream
+        try:
+            yield
+        finally:
+            del _streams()[stream.device]
+            if before is not None:
+                _streams()[stream.device] = before
 
 
 class Source(CpuSource):
@@ -135,42 +166,56 @@ class Source(CpuSource):
         super().__init__()
 
 
-class Copies:
-    """Copies of a device as the driver makes them: between its slab and locked memory."""
+class Memory:
+    """The slabs of devices, page-locked memory, and the default streams of devices."""
 
-    def __init__(self, locked: dict[int, int]) -> None:
-        self._locked = locked
+    def __init__(self) -> None:
+        self.locked: dict[int, int] = {}
+        self.slabs: dict[int, Tensor] = {}
+        self.defaults: dict[int, Stream] = defaultdict(Stream)
 
-    def copy_in(self, device: Any, target: Tensor, source: Tensor) -> None:
-        self._expect(device, target, source)
-        _current().put(lambda: target.copy_(source))
+    def current(self, device: int) -> Stream:
+        """The device's current stream in this thread."""
+        return _streams().get(device) or self.defaults[device]
 
-    def copy_out(self, device: Any, target: Tensor, source: Tensor) -> None:
-        self._expect(device, source, target)
-        _current().put(lambda: target.fill_(_POISON))
-        _current().put(lambda: target.copy_(source))
+    def index(self, flat: Tensor) -> int | None:
+        """The device that has these bytes in its slab; None for the host's."""
+        spans = ((n, slab.data_ptr(), slab.nbytes) for n, slab in self.slabs.items())
+        return next((number for number, *span in spans if _holds(*span, flat)), None)
 
-    def send(self, device: Any, target: Tensor, source: Tensor) -> None:
-        assert _within(source, device.slab), "sends what is not in its slab"
-        _current().put(lambda: target.copy_(source))
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """A copy as the driver makes it."""
+        ends = self.index(source), self.index(target)
+        for flat in (flat for flat, end in zip((source, target), ends, strict=True) if end is None):
+            spans = list(self.locked.items())
+            assert any(_holds(*span, flat) for span in spans), "copies what is not page-locked"
+        begin, end = (own for own in (ends[::-1] if ends[0] is None else ends))
+        assert begin is not None, "copies from host to host"
+        stream, other = _streams().get(begin), None if end is None else self.current(end)
+        assert stream, "nobody has chosen a stream for this"
+        if other:
+            _after(other, stream)
+        stream.put(partial(_copy, target, source))
+        if other:
+            _after(stream, other)
 
-    def _expect(self, device: Any, there: Tensor, here: Tensor) -> None:
-        assert _within(there, device.slab), "copies from or to what is not in the slab"
-        begin, end = here.data_ptr(), here.data_ptr() + here.nbytes
-        spans = list(self._locked.items())
-        locked = any(at <= begin and end <= at + count for at, count in spans)
-        assert locked, "copies from or to memory that is not page-locked"
+
+def _after(before: Stream, later: Stream) -> None:
+    """Let what is launched in a stream wait for what is launched in another one."""
+    event = Event()
+    event.record(before)
+    later.wait_event(event)
 
 
-def _within(part: Tensor, whole: Tensor) -> bool:
-    begin, end = whole.data_ptr(), whole.data_ptr() + whole.nbytes
-    return begin <= part.data_ptr() and part.data_ptr() + part.nbytes <= end
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.fill_(_POISON)
+    time.sleep(1e-5)
+    target.copy_(source)
 
 
-def _later(_: object, value: Tensor) -> Callable[[], float]:
-    box: list[float] = []
-    _current().read(lambda: box.append(float(value)))
-    return lambda: box[0]
+def _holds(begin: int, count: int, part: Tensor) -> bool:
+    at = part.data_ptr()
+    return begin <= at and at + part.nbytes <= begin + count
 
 
 def install(
@@ -181,9 +226,12 @@ def install(
     room: int = 1000,
 ) -> SimpleNamespace:
     """Let executor.devices.cuda find devices of this kind; counts what it is asked for."""
-    seen = SimpleNamespace(locked={}, streams=0, fraction=0.0)
+    memory, cuda = Memory(), executor.devices.cuda
+    seen = SimpleNamespace(locked=memory.locked, memory=memory, streams=0, fraction=0.0)
+    seen.kept, seen.free = 0, 1 << 40  # blocks of earlier runs that torch holds; free bytes
+    cuda._stream.cache_clear()
 
-    def stream(device: object) -> Stream:
+    def stream(device: int) -> Stream:
         seen.streams += 1
         return Stream(device, seed=seed + seen.streams, pause_us=pause_us, room=room)
 
@@ -200,45 +248,55 @@ def install(
     def fraction(share: float, device: object) -> None:
         seen.fraction = share
 
+    def later(_: object, value: Tensor) -> Callable[[], float]:
+        box: list[float] = []
+        memory.current(_CURRENT.device).read(lambda: box.append(float(value)))
+        return lambda: box[0]
+
     fakes: dict[str, Any] = {
         "Event": Event,
         "Stream": stream,
-        "set_stream": lambda stream: setattr(_CURRENT, "stream", stream),
+        "set_stream": _choose,
+        "stream": _within,
         "set_device": lambda device: setattr(_CURRENT, "device", device),
         "device": _chosen,
         "init": lambda: None,
         "is_available": lambda: True,
         "device_count": lambda: devices,
         "synchronize": lambda device=None: None,
-        "current_stream": lambda device=None: _current(),
+        "current_stream": memory.current,
+        "empty_cache": lambda: setattr(seen, "kept", 0),
         "memory_allocated": lambda device: 0,
-        "memory_reserved": lambda device: 0,
+        "memory_reserved": lambda device: seen.kept,
         "memory_stats": lambda device: {},
         "max_memory_allocated": lambda device: 0,
         "reset_peak_memory_stats": lambda device: None,
-        "mem_get_info": lambda device: (1 << 40, 1 << 40),
+        "mem_get_info": lambda device: (seen.free, 1 << 40),
         "get_device_properties": lambda device: SimpleNamespace(total_memory=1 << 40, name="fake"),
         "set_per_process_memory_fraction": fraction,
         "cudart": lambda: runtime,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(executor.devices.cuda, "_where", lambda index: torch.device("cpu"))
-    for module in (executor.devices.cuda, executor.devices.machine):
+    monkeypatch.setattr(cuda, "_where", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(cuda, "_index", memory.index)
+    monkeypatch.setattr(cuda, "_copy", memory.copy)
+    for module in (cuda, executor.devices.machine):
         monkeypatch.setattr(module, "CudaSource", Source)
-    device = executor.devices.cuda.CudaDevice
-    copies = Copies(seen.locked)
-    monkeypatch.setattr(device, "copy_in", lambda *own: copies.copy_in(*own))
-    monkeypatch.setattr(device, "copy_out", lambda *own: copies.copy_out(*own))
-    monkeypatch.setattr(device, "send", lambda *own: copies.send(*own))
-    monkeypatch.setattr(device, "later", _later)
-    queue_of = device.queue
+    device = cuda.CudaDevice
+    monkeypatch.setattr(device, "later", later)
+    slab_of, queue_of = device._slab, device.queue
 
-    def eager(self: Any, kind: Any) -> Any:
-        made = queue_of(self, kind)
+    def slab(self: Any, count: int) -> Tensor:
+        memory.slabs[self._index] = slab_of(self, count)
+        return memory.slabs[self._index]
+
+    def eager(self: Any, kind: Any, peer: int | None = None) -> Any:
+        made = queue_of(self, kind, peer)
         if kind == "compute":
-            made.stream = Stream(eager=True)
+            made.stream = Stream(self._index, eager=True)
         return made
 
+    monkeypatch.setattr(device, "_slab", slab)
     monkeypatch.setattr(device, "queue", eager)
     return seen

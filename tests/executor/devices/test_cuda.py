@@ -29,7 +29,7 @@ from torch.optim import AdamW
 import plans
 from executor import run
 from executor.devices import cuda, gpu, hostmem
-from executor.devices.device import aligned
+from executor.devices.device import aligned, apart, until
 from executor.driver import Options
 from executor.errors import RunError, UsageError
 from executor.profiling import links as link_profiler
@@ -87,6 +87,11 @@ def test_bits_of_the_plain_loop_on_several_devices(
     assert_same(plan, tasks, run(plan, tasks))
 
 
+def opened(index: int = 0) -> cuda.CudaDevice:
+    """A device of 1 MiB with a slab of 1 KiB."""
+    return cuda.CudaDevice(Spec(f"cuda{index}", "cuda", 1 << 20, 1), 1 << 10, index)
+
+
 CASTS = [
     f"cast-{name}" for name in ("streamed", "relay", "packed", "norms-host", "some", "swapped")
 ]
@@ -131,7 +136,7 @@ def test_a_segment_ends_when_its_last_copy_is_done(
 
 def test_a_copy_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left to be launched, and the device hangs in the very last op."""
-    fake_cuda.install(monkeypatch)
+    seen = fake_cuda.install(monkeypatch)
     tasks = tasks_for(handmade.resident())
     plan = on_cuda(fit(handmade.resident(), tasks))
     last = plan.programs[0].leave[-1].id
@@ -139,7 +144,7 @@ def test_a_copy_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def hanging(*copied: Any) -> None:
         if next(copies) == len(plan.programs[0].leave):
-            fake_cuda._current().put(lambda: awake.wait(20))
+            seen.memory.current(0).put(lambda: awake.wait(20))
         copy_out(*copied)
 
     monkeypatch.setattr(cuda.CudaDevice, "copy_out", hanging)
@@ -219,7 +224,7 @@ def test_a_child_process_does_not_get_locked_memory(monkeypatch: pytest.MonkeyPa
 def test_memory_is_unlocked_when_copies_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure copies may still be on their way."""
     fake_cuda.install(monkeypatch)
-    device, order = cuda.CudaDevice(Spec("cuda0", "cuda", 1 << 20, 1), 1 << 10), list[str]()
+    device, order = opened(), list[str]()
     queue = device.queue("d2h")
     assert isinstance(queue, cuda.CudaQueue)
     queue.stream.put(lambda: (time.sleep(0.1), order.append("copied"))[0])  # type: ignore[attr-defined]
@@ -233,11 +238,12 @@ def test_times_of_marks_are_the_same_in_every_thread(monkeypatch: pytest.MonkeyP
     """One thread moves the clock's base on while others read it."""
     fake_cuda.install(monkeypatch)
     cuda.torch.cuda.set_device(0)
-    clock = cuda.Clock()
+    clock = cuda.Clock(0)
     base, begun = clock._base
-    marks = [torch.cuda.Event() for _ in range(400)]
+    marks = [cuda.CudaMark(0, torch.cuda.current_stream(0), clock) for _ in range(400)]
+    marks[-1].event.synchronize()
     for number, mark in enumerate(marks):
-        mark._at = base._at + 0.9 * number
+        mark.event._at = base.event._at + 0.9 * number
     patience = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -252,8 +258,7 @@ def test_times_of_marks_are_the_same_in_every_thread(monkeypatch: pytest.MonkeyP
 def test_the_compute_queue_is_not_far_ahead_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that fills the driver's queue holds up all others that launch."""
     fake_cuda.install(monkeypatch)
-    device = cuda.CudaDevice(Spec("cuda0", "cuda", 1 << 20, 1), 1 << 10)
-    queue, marks, ended = device.queue("compute"), list[Pending](), list[int]()
+    queue, marks, ended = opened().queue("compute"), list[Pending](), list[int]()
     monkeypatch.setattr(queue, "mark", lambda: marks.append(Pending()) or marks[-1])
 
     def launch() -> None:
@@ -330,13 +335,73 @@ def test_a_machine_without_cuda_is_a_usage_error() -> None:
 
 
 def test_the_process_is_capped_at_budget_and_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card of 1 TiB is used like one of the plan's size."""
+    """A card of 1 TiB is used like one of the plan's size, whatever a run before has left."""
     seen = fake_cuda.install(monkeypatch)
+    seen.kept = 1 << 30
     tasks = tasks_for(handmade.streamed())
     plan = on_cuda(fit(handmade.streamed(), tasks))
     run(plan, tasks)
     budget = plan.devices[0].budget_bytes
     assert seen.fraction == (budget + gpu.margin(budget)) / (1 << 40)
+
+
+def test_a_card_that_others_fill_is_said_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the ops take beside the slab is asked for in the first round only."""
+    seen = fake_cuda.install(monkeypatch)
+    device = opened()
+    seen.free = (1 << 20) - (1 << 10) + 7  # its budget without its slab, and what is beside it
+    device.limit(7)
+    with pytest.raises(RunError, match=f"{seen.free} bytes free .* may take {seen.free + 1}; end"):
+        device.limit(8)
+
+
+def test_a_device_takes_its_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch has few of them, and libraries keep memory for each."""
+    seen = fake_cuda.install(monkeypatch, devices=2)
+    for _ in range(2):
+        for device in (opened(0), opened(1)):
+            device.queue("h2d")
+        assert seen.streams == 4
+
+
+def test_events_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of marks that nobody asks any more, but not that from which the clock counts."""
+    fake_cuda.install(monkeypatch)
+    queue, made = opened().queue("h2d"), fake_cuda.Event.made
+    for _ in range(100):
+        first, second = queue.mark(), queue.mark()
+    assert fake_cuda.Event.made <= made + 4
+    fake_cuda.torch.cuda.set_device(0)
+    until(second)
+    assert first.seconds() < second.seconds()
+    first.event._at += 10  # type: ignore[attr-defined]
+    at = first.seconds()
+    later = [queue.mark() for _ in range(3)]
+    del first
+    later.append(queue.mark())
+    until(later[-1])
+    assert second.seconds() < later[-1].seconds() < at
+
+
+def test_sends_to_one_device_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two devices that send to a third, one waits for its op before."""
+    fake_cuda.install(monkeypatch, devices=3)
+    (*senders, receiver), blocked = [opened(n) for n in range(3)], threading.Event()
+    queues = [sender.queue("p2p") for sender in senders]
+    queues[0].stream.put(lambda: blocked.wait(20))  # type: ignore[attr-defined]
+
+    def send(number: int) -> cuda.CudaMark:
+        senders[number].send(receiver.slab[:512], senders[number].slab[:512])
+        return queues[number].mark()  # type: ignore[return-value]
+
+    marks = [apart(queue, partial(send, number)) for number, queue in enumerate(queues)]
+    deadline = time.monotonic() + 5
+    while not marks[1].ready() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert [mark.ready() for mark in marks] == [False, True]
+    blocked.set()
 
 
 def test_states_of_a_cuda_generator_can_be_counted() -> None:
