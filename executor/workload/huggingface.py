@@ -6,7 +6,7 @@ profile says about time and memory does not depend on either.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -83,12 +83,11 @@ def load(text: str) -> list[Task]:
         config = transformers.AutoConfig.from_pretrained(name)
     except Exception as error:
         raise WorkloadError(f"{text}: no config of {name}: {one_line(error)}") from error
-    kind, data = TASKS[options.task]
     _prepare(text, config, options)
     task = Task(
         name=re.sub(r"[^A-Za-z0-9_-]+", "-", Path(name).name).strip("-") or "model",
-        model=partial(_model, getattr(transformers, kind), name, config),
-        data=partial(data, config, options),
+        model=partial(_model, getattr(transformers, TASKS[options.task]), name, config),
+        data=partial(_batch, config, options),
         loss=None,
         optimizer=partial(AdamW, lr=options.lr, fused=True),
         steps=options.steps,
@@ -123,60 +122,38 @@ def _prepare(text: str, config: Any, options: Options) -> None:
         inner.pad_token_id = 0
 
 
-def _generator(step: int, options: Options) -> torch.Generator:
-    return torch.Generator().manual_seed(1_000_003 * (options.seed + 1) + step)
-
-
-def _ids(config: Any, options: Options, generator: torch.Generator) -> Tensor:
-    """Rows of tokens, without the one for padding where that is the first."""
+def _batch(config: Any, options: Options, step: int) -> Batch:
+    """The batch of a step. Rows of tokens are without the one for padding where that is the
+    first."""
+    generator = torch.Generator().manual_seed(1_000_003 * (options.seed + 1) + step)
+    draw, rows = partial(torch.randint, generator=generator), (options.batch, options.seq)
+    if options.task == "image-classification":
+        size = getattr(config, "image_size", 224)
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        shape = (options.batch, getattr(config, "num_channels", 3), height, width)
+        images = torch.randn(shape, generator=generator)
+        return {"pixel_values": images, "labels": draw(config.num_labels, rows[:1])}
     inner = config.get_text_config()
     least = 1 if getattr(inner, "pad_token_id", None) == 0 and inner.vocab_size > 1 else 0
-    shape = (options.batch, options.seq)
-    return torch.randint(least, inner.vocab_size, shape, generator=generator)
-
-
-def _causal(config: Any, options: Options, step: int) -> Batch:
-    ids = _ids(config, options, _generator(step, options))
-    return {"input_ids": ids, "labels": ids.clone()}
-
-
-def _masked(config: Any, options: Options, step: int) -> Batch:
-    generator = _generator(step, options)
-    ids = _ids(config, options, generator)
-    counted = torch.rand(ids.shape, generator=generator) < _MASKED
-    counted[:, 0] = True  # in every microbatch something counts
-    return {"input_ids": ids, "labels": ids.masked_fill(~counted, -100)}
-
-
-def _pairs(config: Any, options: Options, step: int) -> Batch:
-    generator = _generator(step, options)
-    ids, labels = (_ids(config, options, generator) for _ in range(2))
+    ids = draw(least, inner.vocab_size, rows)
+    match options.task:
+        case "causal-lm":
+            labels = ids.clone()
+        case "masked-lm":
+            counted = torch.rand(rows, generator=generator) < _MASKED
+            counted[:, 0] = True  # in every microbatch something counts
+            labels = ids.masked_fill(~counted, -100)
+        case "seq2seq-lm":
+            labels = draw(least, inner.vocab_size, rows)
+        case "sequence-classification":
+            labels = draw(config.num_labels, rows[:1])
     return {"input_ids": ids, "labels": labels}
 
 
-def _classes(config: Any, options: Options, generator: torch.Generator) -> Tensor:
-    return torch.randint(config.num_labels, (options.batch,), generator=generator)
-
-
-def _sentences(config: Any, options: Options, step: int) -> Batch:
-    generator = _generator(step, options)
-    ids = _ids(config, options, generator)
-    return {"input_ids": ids, "labels": _classes(config, options, generator)}
-
-
-def _images(config: Any, options: Options, step: int) -> Batch:
-    generator = _generator(step, options)
-    size = getattr(config, "image_size", 224)
-    height, width = size if isinstance(size, list | tuple) else (size, size)
-    shape = (options.batch, getattr(config, "num_channels", 3), height, width)
-    images = torch.randn(shape, generator=generator)
-    return {"pixel_values": images, "labels": _classes(config, options, generator)}
-
-
-TASKS: Mapping[Kind, tuple[str, Callable[[Any, Options, int], Batch]]] = {
-    "causal-lm": ("AutoModelForCausalLM", _causal),
-    "masked-lm": ("AutoModelForMaskedLM", _masked),
-    "seq2seq-lm": ("AutoModelForSeq2SeqLM", _pairs),
-    "sequence-classification": ("AutoModelForSequenceClassification", _sentences),
-    "image-classification": ("AutoModelForImageClassification", _images),
+TASKS: Mapping[Kind, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
 }
