@@ -90,6 +90,8 @@ class Met:
             made = wires(crossing(part), part.ranks.__getitem__, backend)
             several = self.world.nodes > 1
             letters = dist.new_group(backend="gloo", timeout=_NEVER) if several else None
+            if letters:
+                self.mesh.hold(letters)
             return made, letters, Stores(part, memory, options.stall_seconds or _FETCH_S)
         except (RuntimeError, RunError) as error:
             why = self.mesh.loss(_NEWS_S) or f"devices cannot be connected: {text_of(error)}"

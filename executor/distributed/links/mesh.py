@@ -2,16 +2,20 @@
 come.
 
 A process that ends without a word, or is stopped, says nothing: the others of its node ask the
-system for it, and torchrun ends all processes when one has ended.
+system for it, and torchrun ends all processes when one has ended. Between nodes a connection to
+process 0 ends with the process that holds it.
 """
 
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from math import inf
 from typing import TypeVar
 
 import msgspec
+import torch
+import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from executor.distributed.messages import AnyMessage, Bye, Gone, Message
@@ -22,6 +26,7 @@ M = TypeVar("M", bound=Message)
 
 _LOOK_S = 0.004  # between two looks for messages
 _STORE = "torchrun is gone, and with it the store by which processes talk"
+_LINE = (1 << 31) - 1  # tag of what is never sent
 _MATES_S = 0.25  # between two looks at the processes of this node
 
 Heard = Callable[[int, Message], None]  # a message of a process, the last of which is Gone
@@ -50,7 +55,22 @@ class Mesh:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._cut = False  # from the store
+        self._far = [
+            rank for rank in self.others if rank not in world.mates and 0 in (rank, world.rank)
+        ]
+        self._ended: dict[int, str] = {}  # of other nodes
         threading.Thread(target=self._read, daemon=True, name="messages").start()
+
+    def hold(self, group: dist.ProcessGroup) -> None:
+        """Know of the ends of processes on other nodes: process 0 of all, and these of it."""
+        for rank in self._far:
+            thread = threading.Thread(target=self._hold, args=(group, rank), daemon=True)
+            thread.start()
+
+    def _hold(self, group: dist.ProcessGroup, rank: int) -> None:
+        with suppress(RuntimeError):
+            dist.recv(torch.empty(1), rank, group=group, tag=_LINE)
+        self._ended[rank] = f"process {rank} is gone, with its node or by itself: see its output"
 
     def listen(self, heard: Heard) -> None:
         """Hand on all that has come and comes from now on, from one thread."""
@@ -133,7 +153,7 @@ class Mesh:
                 self._take()
                 if time.monotonic() > look:
                     look = time.monotonic() + _MATES_S
-                    if lost := self._mates.lost(self._silence_s):
+                    if lost := {**self._mates.lost(self._silence_s), **self._ended}:
                         self._take()  # what they have said last
                     for rank in lost.keys() - self.codes.keys():
                         self._hand_on(rank, Gone(lost[rank]))
