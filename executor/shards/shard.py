@@ -264,9 +264,8 @@ class Shard:
         """
         self.parameters.bind(param_flat)
         self.parameters.bind_grads(grad_flat, absent)
-        if self.optimizer is None:
-            self.optimizer = self._new_optimizer()
-        self.optimizer.step(state_flat, scaling, params=param_flat is not None)
+        optimizer = self.optimizer or self.begin_optimizer()
+        optimizer.step(state_flat, scaling, params=param_flat is not None)
 
     def restore(
         self,
@@ -282,11 +281,9 @@ class Shard:
 
     def begin_optimizer(self) -> ShardOptimizer:
         """Its optimizer, made anew."""
-        self.optimizer = self._new_optimizer()
+        own = self.parameters
+        self.optimizer = ShardOptimizer(own.all, self._factory, own.masters)
         return self.optimizer
-
-    def _new_optimizer(self) -> ShardOptimizer:
-        return ShardOptimizer(self.parameters.all, self._factory, self.parameters.masters)
 
     def replica(self, where: torch.device = _CPU, *, apart: bool = False) -> "Shard":
         """The same layers as another shell, without parameters until some of `where` are bound.
