@@ -23,7 +23,6 @@ from executor.profiling.layer_checks import (
     check_loss,
     checked_output,
     layer_place,
-    samples,
 )
 from executor.profiling.model_checks import names_of
 from executor.workload import Batch, Task, batch_bytes, batch_of, changed, data_by_number, part
@@ -98,11 +97,12 @@ def check_evaluation(task: Task, first: Batch) -> None:
         with blamed(f"task {task.name}: evaluation data({number})"):
             with OwnRandomness():
                 batch = batch_of(asked, number)
-            for what, count in (("samples", samples), ("bytes", batch_bytes)):
-                if count(batch) != count(first):
+            pairs = {"samples": (batch.size, first.size)}
+            pairs["bytes"] = batch_bytes(batch), batch_bytes(first)
+            for what, (own, trained) in pairs.items():
+                if own != trained:
                     raise RunError(
-                        f"returned {count(batch)} {what}, and training's batches have "
-                        f"{count(first)}; {PAD}"
+                        f"returned {own} {what}, and training's batches have {trained}; {PAD}"
                     )
 
 
@@ -170,11 +170,11 @@ def sizes_that_go_another_way(trial: Trial, sizes: Sequence[int]) -> dict[int, s
         return found
     whole = trial.batches[0]
     with blamed(trial.place(0)):
-        case = Case(trial.task, layer, whole.inputs, None, True, samples(whole))
+        case = Case(trial.task, layer, whole.inputs, None, True, whole.size)
         shard = on_device(case, device)
     for size in sizes:
         for step, batch in trial.batches.items():
-            parts = range(0, samples(whole) - size + 1, size)
+            parts = range(0, whole.size - size + 1, size)
             for begin in random.Random(step).sample(parts, min(_PARTS, len(parts))):
                 inputs = moved(part(batch, begin, size).inputs, device.where)
                 try:

@@ -82,11 +82,6 @@ def _listed(sizes: Sequence[int]) -> str:
     return " and ".join(map(str, dict.fromkeys(sizes)))
 
 
-def samples(found: Batch) -> int:
-    """The number of samples in a batch."""
-    return len(tensors_of(found.inputs)[0])
-
-
 def check_layers(task: Task, layers: Sequence[nn.Module]) -> None:
     """Look at all layers, before any has moved; WorkloadError names the first bad one."""
     names = names_of(layers)

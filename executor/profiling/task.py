@@ -31,7 +31,6 @@ from executor.profiling.layer_checks import (
     blamed,
     check_eval_mode,
     check_layers,
-    samples,
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.profiling.parts import Probe, find_parts
@@ -70,7 +69,7 @@ def _taken_apart(task: Task, said: str, lengths: Sequence[int]) -> _Apart:
     sha256 = built_fingerprint(said, model)
     if task.lengths is None:
         found = batch(task)
-        asked = microbatch_sizes(samples(found))
+        asked = microbatch_sizes(found.size)
     else:
         asked = tokens.sizes(task, lengths)
         found = tokens.one(task, asked[-1])
@@ -190,7 +189,7 @@ def measure(
         name=task.name,
         workload=schema.Workload(ref, sha256),
         steps=task.steps,
-        batch=task.batch or samples(found),
+        batch=task.batch or found.size,
         optimizer=optimizer,
         batches=tuple(
             schema.BatchCost(n, batch_bytes(part(found, 0, n))) for n in sizes if n in fit
@@ -258,7 +257,7 @@ def _layers(
             shard = on_device(cases[-1], kinds.device)
             looks = _looks(cases, shard, kinds.device)
             # what is kept of changing buffers for microbatches to be run again
-            most = task.batch or samples(found)  # microbatches of a step
+            most = task.batch or found.size  # microbatches of a step
             snapshots = most * shard.buffers.changing_bytes
             in_turn = bool(shard.buffers.changing)
             del shard

@@ -28,7 +28,6 @@ from executor.workload.packed import (
     padded,
     padding,
     take,
-    tokens_of,
     weight_of,
 )
 from executor.workload.steps import (

@@ -231,7 +231,7 @@ def batch_of(task: Task, step: int) -> Batch:
     else:
         raise RunError("returned something else than two tensors; return inputs and targets")
     inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
-    tensors = [*tensors_of(inputs), *tensors_of(batch.targets)]
+    tensors = batch._replace(inputs=inputs).tensors
     if not tensors_of(inputs) or not all(tensor.dim() and len(tensor) for tensor in tensors):
         raise RunError(
             "returned something else than two tensors; return some, batch first and not empty"
@@ -251,7 +251,7 @@ def counting(counts: Counts) -> Weigh:
     """A function that counts the targets of a batch that have a loss."""
 
     def weigh(batch: Batch) -> Tensor:
-        target = [*tensors_of(batch.inputs), *tensors_of(batch.targets)][counts.tensor]
+        target = batch.tensors[counts.tensor]
         return (target[..., int(counts.shifted) :] != counts.ignored).sum()
 
     return weigh

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from executor.errors import WorkloadError
-from executor.numerics import mapped
+from executor.numerics import mapped, tensors_of
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -17,6 +17,16 @@ class Batch(NamedTuple):
 
     inputs: Any
     targets: Any
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors of inputs and targets."""
+        return [*tensors_of(self.inputs), *tensors_of(self.targets)]
+
+    @property
+    def size(self) -> int:
+        """The number of its samples, or of its tokens in a task with lengths."""
+        return len(tensors_of(self.inputs)[0])
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def weight_of(task: Task, number: int, sample: Batch) -> float:
                 f"first tensor of targets and {int(own.sum())} in number {n + 1}, or others; say "
                 "what a sample counts: weight=lambda sample: ..."
             )
-    return float(each[0].sum()) if each else float(tokens_of(sample))
+    return float(each[0].sum()) if each else float(sample.size)
 
 
 def held_out(task: Task) -> Task:
@@ -98,14 +98,14 @@ def padding(like: Batch, tokens: int) -> Batch:
 
 def silent(sample: Batch) -> Batch:
     """The sample with the targets of padding, which have no loss."""
-    return Batch(sample.inputs, padding(sample, tokens_of(sample)).targets)
+    return Batch(sample.inputs, padding(sample, sample.size).targets)
 
 
 def padded(samples: Sequence[Batch], row: int) -> list[Batch]:
     """The samples, each followed by as much padding as a row of so many tokens needs."""
     pieces: list[Batch] = []
     for sample in samples:
-        missing = row - tokens_of(sample)
+        missing = row - sample.size
         pieces += [sample, padding(sample, missing)] if missing else [sample]
     return pieces
 
@@ -125,7 +125,7 @@ def pack(task: Task, pieces: Sequence[Batch]) -> Batch:
 
     RunError where the task's `arguments` give tensors that have another number of tokens."""
     inputs, targets = joined(pieces)
-    counts = torch.tensor([tokens_of(piece) for piece in pieces])
+    counts = torch.tensor([piece.size for piece in pieces])
     total = int(counts.sum())
     sequences = torch.repeat_interleave(torch.arange(len(pieces)), counts)
     positions = torch.arange(total) - (counts.cumsum(0) - counts)[sequences]
@@ -146,11 +146,6 @@ def arguments(inputs: Any, positions: Tensor, sequences: Tensor) -> Any:
     if isinstance(inputs, tuple | list):
         return (*inputs, positions, sequences)
     return (inputs, positions, sequences)
-
-
-def tokens_of(sample: Batch) -> int:
-    """The number of its tokens."""
-    return len(tensors_of(sample.inputs)[0])
 
 
 def _sample(number: int, given: Any, tokens: int) -> Batch:

@@ -22,7 +22,6 @@ from executor.workload.packed import (
     padding,
     silent,
     take,
-    tokens_of,
     weight_of,
 )
 from executor.workload.task import Task
@@ -113,9 +112,9 @@ class Steps:
 
     def _microbatch(self, samples: Sequence[Batch], step: int, number: int, like: Batch) -> Batch:
         if self._padded and samples:
-            samples = padded(samples, max(map(tokens_of, samples)))
+            samples = padded(samples, max(one.size for one in samples))
         pieces = samples or [padding(like, 1)]
-        found, most = sum(map(tokens_of, pieces)), self.tokens(step)[number]
+        found, most = sum(piece.size for piece in pieces), self.tokens(step)[number]
         if found > most:
             raise RunError(
                 f"microbatch {number} has {found} tokens, the plan has room for {most}; "

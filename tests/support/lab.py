@@ -12,7 +12,7 @@ from torch.optim import SGD
 from executor.devices.cpu import CpuDevice
 from executor.profiling.batch_checks import Trial, check_chain
 from executor.profiling.layer import Lab
-from executor.profiling.layer_checks import batch, check_layers, samples
+from executor.profiling.layer_checks import batch, check_layers
 from executor.workload import Task
 from plans.schema import Device
 
@@ -46,4 +46,4 @@ def checked(task: Task, layers: Sequence[nn.Module]) -> None:
     """The layers with the task's first batch, as before a profile measures them."""
     found = batch(task)
     check_layers(task, layers)
-    check_chain(Trial(task, layers, {0: found}, DEVICE), samples(found))
+    check_chain(Trial(task, layers, {0: found}, DEVICE), found.size)

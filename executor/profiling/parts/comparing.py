@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from executor.numerics import tensors_of
 from executor.workload import Batch, part
 
 _NUMBERS = 4096  # of each gradient that are compared
@@ -22,14 +21,6 @@ class Run(NamedTuple):
 
     loss: Tensor
     grads: Mapping[str, Tensor]
-
-
-def tensors_in(batch: Batch) -> list[Tensor]:
-    return [*tensors_of(batch.inputs), *tensors_of(batch.targets)]
-
-
-def samples_of(batch: Batch) -> int:
-    return len(tensors_in(batch)[0])
 
 
 def pieces_of(batch: Batch, cut: Sequence[int]) -> Iterator[tuple[int, Batch]]:

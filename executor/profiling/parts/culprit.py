@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.numerics import SameDraws, tensors_of
-from executor.profiling.parts.comparing import near, pieces_of, samples_of
+from executor.profiling.parts.comparing import near, pieces_of
 from executor.profiling.parts.probe import Probe
 from executor.workload import Batch
 
@@ -25,7 +25,7 @@ def culprit(probe: Probe, batch: Batch, cut: Sequence[int]) -> str:
     with probe.alone(), torch.no_grad(), draws:
         parts = list[Seen]()
         for begin, piece in pieces_of(batch, cut):
-            draws.take(begin, samples_of(piece))
+            draws.take(begin, piece.size)
             parts.append(_seen(probe, piece))
     for key, (taken, given) in whole.items():
         own = [seen[key] for seen in parts if key in seen]

@@ -17,7 +17,6 @@ import torch
 from executor.devices import Device
 from executor.errors import RunError, WorkloadError, text_of
 from executor.numerics import DrawError
-from executor.profiling.parts.comparing import samples_of
 from executor.profiling.parts.culprit import culprit
 from executor.profiling.parts.ignored import counts_of, masked
 from executor.profiling.parts.probe import NoPart, Probe
@@ -35,7 +34,7 @@ _WIDENED = 1 << 30  # bytes of a model: in larger ones no single number moves a 
 def find_parts(probe: Probe, batches: Sequence[Batch], device: Device | None = None) -> Parts:
     """The relation of these batches' parts to the whole. WorkloadError for a task whose `weight`
     does not fit its loss. `device`: where the model may be tried."""
-    if samples_of(batches[0]) == 1:
+    if batches[0].size == 1:
         return Parts()
     # On the host, which goes on after a value that is no token.
     counts = None if probe.task.weight else counts_of(probe, batches[0])
@@ -65,7 +64,7 @@ def _probes(probe: Probe, device: Device | None) -> Iterator[Probe]:
 
 def _compared(probe: Probe, batches: Sequence[Batch], counts: Counts | None) -> Parts | str:
     """The same for what may count, or why it could not be compared."""
-    task, size = probe.task, samples_of(batches[0])
+    task, size = probe.task, batches[0].size
     why, start = "", time.monotonic()
     weigh, compared = weight_function(task, counts), 0
     first = [masked(batches[0], counts.tensor, counts.ignored)] if counts else []

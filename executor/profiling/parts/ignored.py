@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from executor.numerics import mapped
-from executor.profiling.parts.comparing import tensors_in
 from executor.profiling.parts.probe import Probe
 from executor.workload import Batch, counting, part
 from profiles.schema import Counts
@@ -42,7 +41,7 @@ def counts_of(probe: Probe, batch: Batch) -> Counts | None:
     in these batches does not matter."""
     few = part(batch, 0, 2)
     known = {ignored for _, ignored in _losses(probe, few)}
-    for number, tensor in enumerate(tensors_in(few)):
+    for number, tensor in enumerate(few.tensors):
         if tensor.is_floating_point() or not tensor.dtype.is_signed:
             continue
         for ignored in known:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from executor.cutting import bare, call, isolated, run
 from executor.devices import Device
 from executor.errors import text_of
 from executor.numerics import CpuSource, DrawError, SameDraws, Source, mapped
-from executor.profiling.parts.comparing import Run, alike, pieces_of, same, samples_of, some, wide
+from executor.profiling.parts.comparing import Run, alike, pieces_of, same, some, wide
 from executor.shards import Modes
 from executor.workload import Batch, Ending, Task, Weigh, shares
 
@@ -47,7 +48,7 @@ class Probe:
         """True if loss, gradients and buffers of a batch are those of its parts, of so many samples
         each, by what they weigh: the samples by default. NoPart where they cannot be compared."""
         pieces = list(pieces_of(batch, cut))
-        by = shares(weigh or samples_of, batch, [piece for _, piece in pieces])
+        by = shares(weigh or attrgetter("size"), batch, [piece for _, piece in pieces])
         draws, parts = SameDraws(sum(cut), self.source), list[tuple[float, Run]]()
         with self.alone(), draws:
             whole, after = self._told(batch), self._buffers()
@@ -55,7 +56,7 @@ class Probe:
             raise NoPart(f"its loss is {whole.loss.item()}")
         with self.alone(), draws:
             for (begin, piece), share in zip(pieces, by, strict=True):
-                draws.take(begin, samples_of(piece))
+                draws.take(begin, piece.size)
                 found = self._told(piece)
                 if share.divisor < math.inf:
                     parts.append((1 / share.divisor, found))

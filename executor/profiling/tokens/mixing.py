@@ -17,7 +17,7 @@ from executor.numerics import OpMode, tensors_of
 from executor.profiling.tokens.sequences import piece
 from executor.profiling.tokens.summing import differ, loss_of
 from executor.shards import Modes
-from executor.workload import Batch, Task, lengths_of, pack, tokens_of
+from executor.workload import Batch, Task, lengths_of, pack
 
 TO_PACK = (
     "to pack sequences, take positions as they are given (no torch.arange) and let attention, "
@@ -68,7 +68,7 @@ def _apart(task: Task, layers: Sequence[nn.Module], pieces: Sequence[Batch]) -> 
         place = f"layer {index} ({name_of(layer)})"
         if drawing.unknown:
             return f"{place}: a sequence alone draws other numbers, by {drawing.unknown}"
-        found = _differences(values, [tokens_of(one) for one in pieces])
+        found = _differences(values, [one.size for one in pieces])
         if off := max(found, default=0.0):
             return f"{place}: a sequence is off by {off:.2g} of its size from what it is alone"
         compared = bool(found)

@@ -17,7 +17,6 @@ from executor.workload import (
     pack,
     part,
     take,
-    tokens_of,
 )
 from profiles.codec import ALIGNMENT
 from profiles.curves import FEWEST
@@ -76,7 +75,7 @@ def one(task: Task, tokens: int = 0) -> Batch:
 
 def tried(task: Task, first: Batch) -> dict[int, Batch]:
     """Such microbatches by number: the first one, as 0, and others of samples elsewhere."""
-    count, tokens = len(lengths_of(task)), tokens_of(first)
+    count, tokens = len(lengths_of(task)), first.size
     starts = sorted({n * count // _TRIED for n in range(1, _TRIED)} - {0})
     return {0: first} | {start: _packed(task, piece(task, tokens, start)) for start in starts}
 

@@ -21,7 +21,6 @@ from executor.workload import (
     pack,
     padding,
     part,
-    tokens_of,
     weight_of,
 )
 from profiles.errors import GantryError
@@ -37,7 +36,7 @@ def check_sums(task: Task, model: nn.Module, layers: Sequence[nn.Module]) -> Non
     tokens. The model is run here for the first time: what it raises is told with what it was
     called with."""
     sample = piece(task, min(_TOKENS, int(lengths_of(task).max())), 0)
-    count = tokens_of(sample)
+    count = sample.size
     with blamed(f"task {task.name}"):
         inputs = pack(task, [sample]).inputs
         weight_of(task, 0, sample)

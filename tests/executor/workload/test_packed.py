@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from executor.errors import RunError, WorkloadError
-from executor.workload import Evaluation, Task, pack, padded, padding, take, tokens_of
+from executor.workload import Evaluation, Task, pack, padded, padding, take
 from executor.workload.task import checked
 
 LENGTHS = [3, 1, 5, 2]
@@ -76,7 +76,7 @@ def test_padding_has_the_form_of_a_sample() -> None:
     task = replace(TASK, data=lambda samples: [sample for _ in samples], lengths=[2, 2])
     taken = take(task, [0, 1])
     made = padding(taken[0], 3)
-    assert tokens_of(made) == 3
+    assert made.size == 3
     inputs, targets = pack(task, [taken[0], made, taken[1]])
     assert {name: list(x.shape) for name, x in inputs.items()} == {
         "a": [7, 3],
