@@ -7,6 +7,7 @@ treat a tensor in whole vectors, of which a block has a whole number.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,31 +18,26 @@ BLOCK = 1 << 18  # elements
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def step_masters(
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-    scale: float | Tensor,
-) -> None:
-    """Step `masters` with `grads` cast to fp32 and multiplied by `scale`, and copy to `params`, if
-    they are kept.
+class Stepped(NamedTuple):
+    """The tensors of a step: `masters` are parameters of the optimizer; the i-th of each list
+    belong together and have one shape. params None: masters alone are kept."""
 
-    `masters` are parameters of `optimizer`; the i-th of each list belong together and have one
-    shape. Gradients of the masters are None before and after.
-    """
-    go = block_step if fits_blocks(optimizer, masters, params, grads) else plain_step
-    go(optimizer, masters, params, grads, scale)
+    optimizer: Optimizer
+    masters: Sequence[Tensor]
+    params: Sequence[Tensor] | None
+    grads: Sequence[Tensor]
 
 
-def plain_step(
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-    scale: float | Tensor,
-) -> None:
+def step_masters(given: Stepped, scale: float | Tensor) -> None:
+    """Step the masters with the gradients cast to fp32 and multiplied by `scale`, and copy them to
+    the parameters. Gradients of the masters are None before and after."""
+    go = block_step if fits_blocks(given) else plain_step
+    go(given, scale)
+
+
+def plain_step(given: Stepped, scale: float | Tensor) -> None:
     """The same for any optimizer: two casts around its own step."""
+    optimizer, masters, params, grads = given
     try:
         for master, grad in zip(masters, grads, strict=True):
             whole = not isinstance(scale, Tensor) and scale == 1.0
@@ -56,21 +52,17 @@ def plain_step(
 
 
 @torch.no_grad()
-def block_step(
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-    scale: float | Tensor,
-) -> None:
+def block_step(given: Stepped, scale: float | Tensor) -> None:
     """The same block by block, where `fits_blocks`."""
+    optimizer, masters, params, grads = given
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     whole = not isinstance(scale, Tensor) and scale == 1.0
-    wide = torch.empty(min(BLOCK, max((m.numel() for m in masters), default=0)))
+    most = min(BLOCK, max((master.numel() for master in masters), default=0))
+    wide = torch.empty(most, dtype=torch.float32, device="cpu")
     for place, (master, grad) in enumerate(zip(masters, grads, strict=True)):
         group, state = groups[master], optimizer.state[master]
         if not state:  # made as torch makes it
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             state |= {name: torch.zeros_like(master) for name in _MOMENTS}
         state["step"] += 1
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
@@ -103,14 +95,10 @@ def block_step(
     optimizer._opt_called = True  # type: ignore[attr-defined]  # as a scheduler wants to know
 
 
-def fits_blocks(
-    optimizer: Optimizer,
-    masters: Sequence[Tensor],
-    params: Sequence[Tensor] | None,
-    grads: Sequence[Tensor],
-) -> bool:
+def fits_blocks(given: Stepped) -> bool:
     """True for torch's own AdamW and Adam with `fused=True` (other settings round differently),
     whose step nobody watches, without amsgrad or maximize, on contiguous CPU tensors."""
+    optimizer, masters, params, grads = given
     low = (*(params or ()), *grads)
     wide = [*masters]
     for master in masters:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from executor.errors import RunError
 from executor.numerics import Spec, Views
-from executor.optim.masters import step_masters
+from executor.optim.masters import Stepped, step_masters
 from executor.optim.recipe import Factory, Recipe
 from executor.optim.settings import restore, settings_of
 from executor.optim.state import Adopted
@@ -217,7 +217,7 @@ class ShardOptimizer:
             scale: float | Tensor = 1.0 if factor is None else factor
             if isinstance(scale, Tensor) and scale.device.type == "cpu":  # else nobody waits for it
                 scale = float(scale)
-            step_masters(self.optimizer, masters, params, grads, scale)
+            step_masters(Stepped(self.optimizer, masters, params, grads), scale)
             return
         if factor is not None and grads:
             torch._foreach_mul_(grads, factor.to(grads[0].dtype))

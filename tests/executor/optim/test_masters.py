@@ -67,16 +67,20 @@ class Side:
         every = [*self.masters, *state, *self.params]
         return [t.detach().view({2: torch.int16, 4: torch.int32}[t.itemsize]) for t in every]
 
-    def by_blocks(self, scale: float) -> None:
-        assert self.fits
-        masters.step_masters(self.optimizer, self.masters, self.params, self.grads, scale)
+    @property
+    def given(self) -> masters.Stepped:
+        return masters.Stepped(self.optimizer, self.masters, self.params, self.grads)
 
     @property
     def fits(self) -> bool:
-        return masters.fits_blocks(self.optimizer, self.masters, self.params, self.grads)
+        return masters.fits_blocks(self.given)
+
+    def by_blocks(self, scale: float) -> None:
+        assert self.fits
+        masters.step_masters(self.given, scale)
 
     def plain(self, scale: float) -> None:
-        masters.plain_step(self.optimizer, self.masters, self.params, self.grads, scale)
+        masters.plain_step(self.given, scale)
 
 
 def assert_same(one: Side, other: Side) -> None:
@@ -196,6 +200,19 @@ def test_autograd_notices_that_parameters_were_written() -> None:
     side.by_blocks(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.backward(product)
+
+
+def test_defaults_of_the_user_change_nothing() -> None:
+    """Numbers of 64 bits are the default of some models."""
+    one, other = (Side(KINDS["adamw"], [33, 1000]) for _ in range(2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        for side, step in ((one, one.by_blocks), (other, other.plain)):
+            side.grads[1].fill_(0.5)
+            step(0.5)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same(one, other)
 
 
 def amsgrad(side: Side) -> None:
