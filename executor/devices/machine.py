@@ -75,9 +75,10 @@ def backend_of(kind: str) -> str:
     return "nccl" if kind == GPU else "gloo"
 
 
-def sent_by(backend: str) -> Tensor:
-    """A byte in memory that a backend sends from."""
-    return torch.zeros(1, dtype=torch.uint8, device=GPU if backend == "nccl" else None)
+def sent_by(backend: str, index: int) -> Tensor:
+    """A byte in memory that a backend sends from: that of the machine's `index`-th device."""
+    where = torch.device(GPU, index) if backend == "nccl" else None
+    return torch.zeros(1, dtype=torch.uint8, device=where)
 
 
 def apply(numerics: Numerics) -> None:

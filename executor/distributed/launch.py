@@ -31,7 +31,6 @@ from executor.distributed.links import (
     GroupWire,
     Mesh,
     Pair,
-    crossing,
     wires,
 )
 from executor.distributed.meeting import Board
@@ -87,7 +86,7 @@ class Met:
         of all nodes, of which `memory` is its own."""
         try:
             backend = backend_of(part.kind)
-            made = wires(crossing(part), part.ranks.__getitem__, backend)
+            made = wires(part, backend)
             several = self.world.nodes > 1
             letters = dist.new_group(backend="gloo", timeout=_NEVER) if several else None
             if letters:

@@ -17,8 +17,7 @@ import queue
 import random
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -33,7 +32,6 @@ import executor.devices.machine
 from executor.numerics.rng import CpuSource
 
 _CURRENT = threading.local()
-_DRIVER = threading.Lock()
 _POISON = 0xA5
 
 
@@ -76,6 +74,7 @@ class Stream:
     def __init__(
         self,
         device: int = 0,
+        drivers: Sequence[threading.Lock] = (),
         *,
         eager: bool = False,
         seed: int = 0,
@@ -83,6 +82,7 @@ class Stream:
         room: int = 1000,
     ) -> None:
         self.device, self.eager, self._room = device, eager, room
+        self._drivers = drivers
         self.reading: threading.Thread | None = None  # what comes to the host a little later
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._draw, self._pause_us = random.Random(seed), pause_us
@@ -91,7 +91,7 @@ class Stream:
 
     def put(self, work: Callable[[], None]) -> None:
         if not self.eager:
-            with _DRIVER:
+            with self._drivers[self.device]:
                 while self._work.qsize() >= self._room:
                     time.sleep(1e-5)
                 self._work.put(work)
@@ -169,10 +169,11 @@ class Source(CpuSource):
 class Memory:
     """The slabs of devices, page-locked memory, and the default streams of devices."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: int) -> None:
         self.locked: dict[int, int] = {}
         self.slabs: dict[int, Tensor] = {}
-        self.defaults: dict[int, Stream] = defaultdict(Stream)
+        self.drivers = [threading.Lock()] * devices  # one process
+        self.defaults = [Stream(number, self.drivers) for number in range(devices)]
 
     def current(self, device: int) -> Stream:
         """The device's current stream in this thread."""
@@ -226,14 +227,16 @@ def install(
     room: int = 1000,
 ) -> SimpleNamespace:
     """Let executor.devices.cuda find devices of this kind; counts what it is asked for."""
-    memory, cuda = Memory(), executor.devices.cuda
+    memory, cuda = Memory(devices), executor.devices.cuda
     seen = SimpleNamespace(locked=memory.locked, memory=memory, streams=0, fraction=0.0)
     seen.kept, seen.free = 0, 1 << 40  # blocks of earlier runs that torch holds; free bytes
     cuda._stream.cache_clear()
 
     def stream(device: int) -> Stream:
         seen.streams += 1
-        return Stream(device, seed=seed + seen.streams, pause_us=pause_us, room=room)
+        return Stream(
+            device, memory.drivers, seed=seed + seen.streams, pause_us=pause_us, room=room
+        )
 
     def register(address: int, count: int, flags: int) -> int:
         seen.locked[address] = count

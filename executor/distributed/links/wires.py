@@ -56,16 +56,19 @@ def _with(rank: int, call: Callable[[], T]) -> T:
         raise RunError(f"process {rank} is gone or does not answer: {one_line(error)}") from None
 
 
-def groups(ways: Sequence[Ends], backend: str) -> Iterator[tuple[int, dist.ProcessGroup]]:
+def groups(
+    ways: Sequence[Ends], backend: str, on: Sequence[int] = ()
+) -> Iterator[tuple[int, dist.ProcessGroup]]:
     """Groups of two processes for those of these ways that this one is an end of, by number, each
-    used once so that no connection is made later on. A group's name is its number among those of a
-    process: all processes count all."""
-    byte = sent_by(backend)
+    used once so that no connection is made later on: where it uses devices, by the one that it is
+    for, `on` for each way. A group's name is its number among those of a process: all processes
+    count all."""
     me, size = dist.get_rank(), dist.get_world_size()
     for number, ends in enumerate(ways):
         group = dist.new_group(sorted(ends) if me in ends else [(me + 1) % size], backend=backend)
         if me not in ends:
             continue
+        byte = sent_by(backend, on[number] if on else 0)
         if me == ends[0]:
             _with(ends[1], partial(dist.send, byte, ends[1], group=group))
         else:
@@ -73,15 +76,15 @@ def groups(ways: Sequence[Ends], backend: str) -> Iterator[tuple[int, dist.Proce
         yield number, group
 
 
-def wires(
-    pairs: Sequence[Pair], rank_of: Callable[[int], int], backend: str
-) -> dict[Pair, GroupWire]:
-    """Wires for those of these pairs of devices in different processes of which this one has a
-    device; `rank_of` says which process has one."""
-    ways = [(rank_of(sender), rank_of(receiver)) for sender, receiver in pairs]
+def wires(part: Part, backend: str) -> dict[Pair, GroupWire]:
+    """Wires from and to this process' devices, between which and others the plan has an X."""
+    pairs = crossing(part)
+    ways = [(part.ranks[sender], part.ranks[receiver]) for sender, receiver in pairs]
+    own = (next((n for n in pair if part.ranks[n] == part.me), None) for pair in pairs)
+    on = [0 if device is None else part.node_devices.index(device) for device in own]
     return {
         pairs[number]: GroupWire(group, *ways[number], early=backend == "gloo")
-        for number, group in groups(ways, backend)
+        for number, group in groups(ways, backend, on)
     }
 
 

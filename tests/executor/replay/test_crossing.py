@@ -1,0 +1,63 @@
+"""X between processes with GPUs, as NCCL moves bytes: what is asked for is on its way."""
+
+from functools import partial
+
+import pytest
+import torch
+from msgspec import structs
+from support import fake_cuda, fake_nccl, handmade
+from support.chains import WIDTH, block, tasks_for
+from support.fit import fit
+from support.pauses import pausing
+from support.pipeline_cases import Case, built, profiled
+from support.plain import train
+from torch import nn
+
+import plans
+from executor.workload.task import Task
+from plans.schema import Plan
+
+pytestmark = pytest.mark.usefixtures("quick", "warm")
+
+
+def still() -> nn.Module:
+    """Nine layers without random numbers: all processes have one generator here."""
+    inner = (nn.Sequential(nn.Linear(24, 24), nn.GELU()) for _ in range(7))
+    return nn.Sequential(nn.Linear(WIDTH, 24), *inner, nn.Linear(24, 4))
+
+
+CASES = {
+    "1f1b": (Case("4x1", "1f1b", still), (0, 1, 2, 3)),
+    "1f1b-spilling": (Case("4x1", "1f1b", still, least=True), (0, 0, 1, 1)),
+    "zero-bubble": (Case("2x1", "zero-bubble", still, clip=0.1), (0, 1)),
+}
+
+
+def planned(name: str) -> tuple[Plan, list[Task], tuple[int, ...]]:
+    """A case's plan for GPUs, its tasks, and who has which device."""
+    if name in CASES:
+        case, ranks = CASES[name]
+        made, tasks = built(profiled(case), case), [case.task]
+    else:
+        made, ranks = handmade.PLANS[name](), (0, 1)
+        tasks = tasks_for(made, partial(block, 0.0))
+        made = fit(made, tasks)
+    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in made.devices)
+    plan = structs.replace(made, devices=devices)
+    plans.prove(plan)
+    return plan, tasks, ranks
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["pipeline", "parallel", *CASES])
+def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order ops are launched, and where a stream has room for eight launches."""
+    plan, tasks, ranks = planned(name)
+    seen = fake_cuda.install(monkeypatch, seed, 300, devices=len(ranks), room=(1000, 8)[seed])
+    pausing(monkeypatch, seed, 300)
+    store = fake_nccl.replayed(monkeypatch, seen.memory, plan, tasks, ranks)
+    for planned_task, task in zip(plan.tasks, tasks, strict=True):
+        plain = train(task, planned_task.microbatches)
+        model = store.at_hand(task.name).whole()
+        for key, value in model.named_parameters():
+            assert torch.equal(value, plain.params[key]), key
