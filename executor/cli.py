@@ -289,6 +289,11 @@ class _Asked:
         sha256 of all plans of the book."""
         data, path = read_bytes(self._arguments.plan), str(self._arguments.plan)
         if plans.is_book(data):
+            if self._arguments.overwrite and "TORCHELASTIC_RUN_ID" in os.environ:
+                raise UsageError(
+                    "--overwrite would write over the run whenever a machine joins it; give "
+                    "another folder, -o runs/y, or remove the one that is there"
+                )
             book = plans.book_from(data, path)
             every = [pretty(plan) for plan in book.plans]
             own = chosen(book, self._devices, path)

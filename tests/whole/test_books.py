@@ -113,3 +113,14 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     Path("trace.json").write_text('[[0, "add", "a"], [9000, "add", "b"], [60000, "remove", "a"]]')
     told = succeeded(planner_cli("survive", "x.book", "--trace", "trace.json", "--start", "1s"))
     assert "1 to 2 devices, 2 changes of plan" in told.out
+
+
+def test_a_book_is_not_written_over_under_torchrun(
+    book: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that joins starts all processes anew: they would lose what is trained."""
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    run = ("run", "x.book", "-o", "x", "--overwrite")
+    refused(executor_cli(*run), 2, "--overwrite would write over the run whenever a machine joins")
