@@ -109,9 +109,13 @@ def _build(option: Option) -> None:
     add_options(option)
     text = "gantry; or hydra, the baseline to compare with"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    _jobs(option)
+    _setting(option)
+
+
+def _jobs(option: Option) -> None:
     text = "processes that search at the same time (default 1)"
     option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
-    _setting(option)
 
 
 def _book(option: Option) -> None:
@@ -123,6 +127,7 @@ def _book(option: Option) -> None:
     text = "several machines, like 1x4,2x4: 1 or 2 machines of 4 devices each"
     option("--nodes", type=console.listed(parse_nodes), default=(), metavar="NODES", help=text)
     add_options(option, *BOOKED)
+    _jobs(option)
     _setting(option)
 
 

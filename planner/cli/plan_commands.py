@@ -58,8 +58,8 @@ def build_book(options: argparse.Namespace) -> int:
     if not sizes:
         raise FormatError("a book has plans for several numbers of devices; give --devices 2..4")
     begun = time.monotonic()
-    how = {"seconds": options.time_limit, "seed": options.seed}
-    made = make_book(options.profile, sizes, options_of(options), partial(build, **how))
+    how = partial(build, seconds=options.time_limit, seed=options.seed, jobs=options.jobs)
+    made = make_book(options.profile, sizes, options_of(options), how)
     plans.save(options.output, made)
     if options.json:
         print(json.dumps(book_summary(made), indent=1))
