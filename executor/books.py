@@ -8,7 +8,7 @@ torchrun starts processes anew when some are lost or come; a process alone follo
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import plans
@@ -33,26 +33,39 @@ def chosen(book: plans.Book, devices: int | None, where: str) -> Plan:
     return plan_for(book, devices, 1, where)
 
 
-def following(path: Path, train: Callable[[int, Callable[[], str]], int]) -> int:
-    """Train on as many devices as the file has lines, and again on others whenever that number
-    changes; the exit code. `train` is given the number, and asks whether it has changed."""
+def sizes_of(path: Path) -> list[int]:
+    """The numbers of devices that the book in this file has plans for; UsageError for one plan."""
+    if not plans.is_book(data := read_bytes(path)):
+        raise UsageError(f"{path}: is one plan; --devices-file chooses one from a plan book")
+    return [len(plan.devices) for plan in plans.book_from(data, str(path)).plans]
+
+
+def following(
+    path: Path, sizes: Collection[int], train: Callable[[int, Callable[[], str]], int]
+) -> int:
+    """Train on as many devices as the file has lines, and again on others when another plan, of
+    those for these sizes, is the one for them; the exit code. `train` is given the number, and asks
+    whether it has changed."""
+
+    def changed() -> str:
+        """The change in words, empty while there is none; a file that is being written counts as
+        none."""
+        try:
+            now = len(path.read_text().split())
+        except OSError:
+            return ""
+        return f"{now} device(s) instead of {count}" * bool(now and best(now) != best(count))
+
+    def best(devices: int) -> int:
+        return max((size for size in sizes if size <= devices), default=0)
+
     while True:
         count = _lines(path)
         try:
-            return train(count, lambda count=count: _changed(path, count))  # type: ignore[misc]
+            return train(count, changed)
         except InterruptedRun as error:
-            if error.number != NOTICE or _lines(path) == count:
+            if error.number != NOTICE or best(_lines(path)) == best(count):
                 raise
-
-
-def _changed(path: Path, count: int) -> str:
-    """The change in words, empty while there is none; a file that is being written counts as no
-    change."""
-    try:
-        now = len(path.read_text().split())
-    except OSError:
-        return ""
-    return f"{now} device(s) instead of {count}" if now and now != count else ""
 
 
 def _lines(path: Path) -> int:

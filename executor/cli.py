@@ -13,7 +13,7 @@ from typing import Any
 import plans
 import profiles
 from executor import report, run
-from executor.books import chosen, following
+from executor.books import chosen, following, sizes_of
 from executor.errors import UsageError
 from executor.records import Options, Result, above
 from executor.workload import (
@@ -230,7 +230,7 @@ def _run(arguments: argparse.Namespace) -> int:
             finally:
                 arguments.overwrite = False  # it goes on from what it has written
 
-        return following(arguments.devices_file, train)
+        return following(arguments.devices_file, sizes_of(arguments.plan), train)
     return finish(_Asked(arguments).given(lambda *_: None), run)
 
 
@@ -298,8 +298,6 @@ class _Asked:
             every = [pretty(plan) for plan in book.plans]
             own = chosen(book, self._devices, path)
             return every[book.plans.index(own)], [sha256(one) for one in every]
-        if self._notice:
-            raise UsageError(f"{path}: is one plan; --devices-file chooses one from a plan book")
         return data, ()
 
     def tasks(self, wanted: Iterable[Wanted]) -> Sequence[Task]:
