@@ -10,21 +10,11 @@ from msgspec import structs
 from support import handmade
 from support.chains import Batchwise, Irregular, tasks_for
 from support.fit import fit
-from support.pauses import pausing
 from support.same import assert_same
 
 from executor import run
 from executor.errors import RunError
 from executor.shards import HostStore
-
-
-@pytest.mark.parametrize("name", sorted(handmade.PLANS))
-def test_any_order_gives_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random delays before every op change the order of the streams and nothing else."""
-    tasks = tasks_for(handmade.PLANS[name]())
-    plan = fit(handmade.PLANS[name](), tasks)
-    pausing(monkeypatch, len(name), 3000)
-    assert_same(plan, tasks, run(plan, tasks))
 
 
 def test_the_garbage_collector_passes_over_what_a_run_begins_with() -> None:

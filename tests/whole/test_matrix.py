@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import product
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from support.architectures import NAMES, architecture
+from support.covering import covering, pairs_of
 from support.plain import train
 from support.quick import built, least, measured, quickly
 from support.random_plans import some_plan
@@ -51,39 +52,8 @@ class Case(NamedTuple):
 
 RANDOM = 2  # plans
 FACTORS = Case(NAMES, (1, 3), (False, True), ("all", "least", "random"), tuple(OPTIMIZERS))  # type: ignore[arg-type]
-Pair = tuple[int, object, int, object]  # two places in a case and the values there
-
-
-def pairs_of(case: Case) -> set[Pair]:
-    """The pairs of values that meet in a case."""
-    return {(i, case[i], j, case[j]) for i, j in combinations(range(len(case)), 2)}
-
-
-def every_pair() -> list[Pair]:
-    """All pairs of values of two factors, in a fixed order."""
-    return [
-        (i, one, j, other)
-        for i, j in combinations(range(len(FACTORS)), 2)
-        for one, other in product(FACTORS[i], FACTORS[j])
-    ]
-
-
-def covering() -> Iterator[Case]:
-    """Cases until every pair has met: each begins with the first pair that has not, and goes on
-    with the values that add the most others, of pairs that have met least."""
-    met = dict.fromkeys(every_pair(), 0)
-    while left := {pair for pair, count in met.items() if not count}:
-        i, one, j, other = next(pair for pair in met if pair in left)
-        best = max(
-            (c for c in map(Case._make, product(*FACTORS)) if (c[i], c[j]) == (one, other)),
-            key=lambda c: (len(pairs_of(c) & left), -sum(met[pair] for pair in pairs_of(c))),
-        )
-        for pair in pairs_of(best):
-            met[pair] += 1
-        yield best
-
-
-CASES = list(covering())
+EVERY = list(map(Case._make, product(*FACTORS)))
+CASES = covering(EVERY)
 
 
 def task_of(case: Case) -> Task:
@@ -101,7 +71,7 @@ def cheap() -> Iterator[None]:
 
 def test_every_pair_of_values_meets() -> None:
     """In as few runs as there are pairs of models and optimizers, or hardly more."""
-    assert set(every_pair()) == set().union(*map(pairs_of, CASES))
+    assert set().union(*map(pairs_of, EVERY)) == set().union(*map(pairs_of, CASES))
     assert len(CASES) <= len(NAMES) * len(OPTIMIZERS) + 2
 
 

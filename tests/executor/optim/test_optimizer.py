@@ -12,6 +12,7 @@ from support import handmade
 from support.chains import WIDTH, block, tasks_for
 from support.cli import planner_cli, profile, smallest_budget, succeeded
 from support.fit import fit
+from support.optimizers import Odd
 from support.same import assert_same, goes_on
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
@@ -57,42 +58,6 @@ TORCH: dict[str, Make] = {
 }
 
 
-class Odd(Optimizer):
-    """Keeps all sorts of things, some made late, some made anew, some given up again."""
-
-    def __init__(self, params: Iterable[Any], lr: float = 0.01) -> None:
-        super().__init__(params, {"lr": lr, "rounds": 0})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            group["rounds"] += 1
-            for p in (p for p in group["params"] if p.grad is not None):
-                self._one(p, group["lr"] / group["rounds"])
-
-    def _one(self, p: nn.Parameter, lr: float) -> None:
-        assert p.grad is not None
-        s = self.state[p]
-        if not s:
-            s |= {"count": torch.zeros((), dtype=torch.int64), "scale": 1.0, "last": None}
-            s |= {"row": torch.zeros(p.shape[0]), "seen": torch.zeros(p.shape, dtype=torch.bool)}
-            s |= {"hits": torch.zeros(3, dtype=torch.int64), "pair": [torch.zeros(2), 0.5]}
-        s["count"] += 1
-        s["scale"] *= 0.9
-        s["row"].mul_(0.5).add_(p.grad.flatten(1).sum(1) if p.ndim > 1 else p.grad)
-        s["seen"] = s["seen"] | (p.grad > 0)  # made anew
-        s["hits"][int(s["count"]) % 3] += 1
-        s["pair"][0].add_(s["row"][:1])
-        if int(s["count"]) == 2:
-            s["late"] = torch.full_like(p, 0.5)
-        row = s["row"].view(-1, *(1 for _ in p.shape[1:]))
-        change = p.grad + 0.1 * row * s["scale"] + 0.01 * s["seen"] + 0.1 * s["pair"][0][0]
-        if s["last"] is not None:
-            change = change + s["last"] + s["late"] * s["hits"][0]
-        s["last"] = None if int(s["count"]) % 2 else change * 0.1
-        p.sub_(change, alpha=lr)
-
-
 class Sparing(Optimizer):
     """Beside what belongs to parameters, a counter of its own."""
 
@@ -125,23 +90,18 @@ def assert_trained(plan: Plan, tasks: list[Task]) -> None:
     assert_same(plan, tasks, run(plan, tasks))
 
 
-@pytest.mark.parametrize("name", ["streamed", "state"])
-@pytest.mark.parametrize("optimizer", EVERY)
-def test_any_optimizer_has_the_bits_of_a_plain_loop(optimizer: str, name: str) -> None:
-    """Updates on the host, and on the device with state that is copied there and back."""
-    assert_trained(*planned(name, EVERY[optimizer]))
-
-
 @pytest.mark.parametrize("optimizer", ["adagrad", "adafactor", "muon", "nadam", "odd"])
 def test_any_optimizer_steps_masters(optimizer: str) -> None:
     """In bf16 it works on fp32 copies of the parameters."""
     assert_trained(*planned("streamed", EVERY[optimizer], precision="bf16"))
 
 
+@pytest.mark.parametrize("name", ["streamed", "state"])
 @pytest.mark.parametrize("optimizer", EVERY)
-def test_any_optimizer_goes_on_from_a_checkpoint(optimizer: str, tmp_path: Path) -> None:
-    """With the bits of one run, whatever it keeps and whenever that was made."""
-    goes_on(*planned("streamed", EVERY[optimizer]), tmp_path, step=3)
+def test_any_optimizer_goes_on_from_a_checkpoint(optimizer: str, name: str, tmp_path: Path) -> None:
+    """With the bits of a plain loop, whatever it keeps and whenever that was made: updated on the
+    host, and on the device with state that is copied there and back."""
+    goes_on(*planned(name, EVERY[optimizer]), tmp_path, step=3)
 
 
 def _model() -> nn.Module:

@@ -1,6 +1,6 @@
 """Schedulers and parameter groups: the bits of a plain loop, however the plan cuts and moves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from support import handmade
 from support.chains import chain, tasks_for
 from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
 from support.fit import fit, later
+from support.optimizers import by_kind
 from support.plain import train
 from support.same import assert_same, goes_on
 from torch import Tensor, nn
@@ -62,18 +63,10 @@ SCHEDULES: dict[str, Callable[[Optimizer], rates.LRScheduler]] = {
 }
 
 OPTIMIZERS = {
-    "fused": FUSED,
-    "loop": partial(AdamW, lr=1e-2, foreach=False),
     "foreach": partial(AdamW, lr=1e-2, foreach=True),
     "tensor": lambda groups: AdamW(groups, lr=torch.tensor(1e-2), fused=True),
     "momentum": partial(SGD, lr=0.1, momentum=0.9),
 }
-
-
-def by_kind(name: str, parameter: nn.Parameter) -> Mapping[str, Any]:
-    """No decay for biases, and a rate of its own for the first layer."""
-    options = {"weight_decay": 0.0 if parameter.ndim < 2 else 0.3}
-    return options | ({"lr": 3e-3} if name.startswith("0.") else {})
 
 
 def planned(name: str, **changed: Any) -> tuple[Plan, list[Task]]:
@@ -99,29 +92,18 @@ def goes_on_as(name: str, folder: Path, **changed: Any) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_scheduler_gives_the_bits_of_the_plain_loop(schedule: str) -> None:
-    """Each of torch's own, stepped after every step, with updates on the host."""
-    trained("streamed", scheduler=SCHEDULES[schedule], optimizer=FUSED)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", ["resident", "streamed", "state"])
-def test_every_way_to_step_is_scheduled(name: str, optimizer: str) -> None:
-    """Fused, for each parameter or all at once, with a number or a tensor, on host and device."""
-    trained(name, scheduler=SCHEDULES["exponential"], optimizer=OPTIMIZERS[optimizer])
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_scheduler_goes_on_from_a_checkpoint(schedule: str, tmp_path: Path) -> None:
-    """Its state is in the checkpoint, and so are the options that it has written."""
+    """Each of torch's own, stepped after every step: its state is in the checkpoint, and so are the
+    options that it has written."""
     goes_on_as("streamed", tmp_path, scheduler=SCHEDULES[schedule], optimizer=FUSED, groups=by_kind)
 
 
-@pytest.mark.parametrize("optimizer", ["tensor", "momentum"])
-def test_rates_in_tensors_go_on(optimizer: str, tmp_path: Path) -> None:
-    """And so do rates beside momenta."""
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["streamed", "state"])
+def test_every_way_to_step_goes_on(name: str, optimizer: str, tmp_path: Path) -> None:
+    """With a rate of each step: for all parameters at once, in a tensor, or beside momenta."""
     schedule = SCHEDULES["exponential"]
-    goes_on_as("streamed", tmp_path, scheduler=schedule, optimizer=OPTIMIZERS[optimizer])
+    goes_on_as(name, tmp_path, scheduler=schedule, optimizer=OPTIMIZERS[optimizer])
 
 
 def test_a_tensor_is_nobody_elses() -> None:
@@ -145,15 +127,6 @@ def test_a_scheduler_counts_steps_that_are_left_out(precision: str, tmp_path: Pa
     how = {"precision": precision, "loss": loud, "scheduler": schedule, "optimizer": FUSED}
     trained("norms-host", clip=0.1, **how)
     goes_on_as("norms-host", tmp_path, clip=0.1, **how)
-
-
-@pytest.mark.parametrize("name", ["resident", "streamed", "state", "mixed"])
-@pytest.mark.parametrize("schedule", [None, "one cycle"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_groups_have_their_own_options(name: str, schedule: str | None, precision: str) -> None:
-    """By the user's names of parameters; a shard may have parameters of one group only."""
-    how = {"scheduler": SCHEDULES[schedule] if schedule else None, "precision": precision}
-    trained(name, groups=by_kind, optimizer=FUSED, **how)
 
 
 def test_a_rate_for_each_group() -> None:

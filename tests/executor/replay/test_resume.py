@@ -1,7 +1,5 @@
 """What was trained in two runs is what one run trains."""
 
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,27 +9,12 @@ from support.chains import tasks_for
 from support.fit import fit, later
 from support.plain import train
 from support.presses import press
-from support.same import goes_on
-from torch import Tensor
-from torch.nn import functional as F
-from torch.optim import SGD, AdamW
 
 import plans
 from executor import run
 from executor.driver import Options
 from executor.errors import InterruptedRun, MismatchError
 from plans import runlog
-
-PLANS = handmade.PLANS | handmade.NOTED
-ONE_SEGMENT = [name for name, make in PLANS.items() if len(make().segments) == 1]
-
-
-@pytest.mark.parametrize("name", ONE_SEGMENT)
-def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
-    """With dropout and AdamW, every kind of plan."""
-    clip = 0.05 if name in handmade.NOTED else None
-    tasks = [replace(task, clip=clip) for task in tasks_for(PLANS[name]())]
-    goes_on(fit(PLANS[name](), tasks), tasks, tmp_path)
 
 
 @pytest.mark.usefixtures("heard")
@@ -69,29 +52,6 @@ def test_a_log_says_how_several_devices_add(name: str, tmp_path: Path) -> None:
     assert {task: [one.sum for one in own] for task, own in told.items()} == (
         {"a": ["(0)+(1)"]} if name == "parallel" else {}
     )
-
-
-def loud(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 30 * F.mse_loss(outputs, targets)
-
-
-OPTIMIZERS = {
-    "fused": partial(AdamW, lr=1e-2, fused=True),
-    "momentum": partial(SGD, lr=0.1, momentum=0.9),
-    "sgd": partial(SGD, lr=0.1),
-}
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("precision", ["fp16-autocast", "bf16", "bf16-autocast"])
-def test_every_precision_goes_on(precision: str, optimizer: str, tmp_path: Path) -> None:
-    """Masters and a loss scale that has moved are part of the state."""
-    made = handmade.NOTED["norms-host"]()
-    tasks = [
-        replace(t, precision=precision, clip=0.1, loss=loud, optimizer=OPTIMIZERS[optimizer])
-        for t in tasks_for(made)
-    ]
-    goes_on(fit(made, tasks), tasks, tmp_path)
 
 
 def test_another_kind_of_device_or_precision_is_refused(tmp_path: Path) -> None:
