@@ -28,7 +28,7 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
-from executor.devices import cuda, gpu, hostmem
+from executor.devices import Now, cuda, gpu, hostmem
 from executor.devices.device import aligned, apart, until
 from executor.driver import Options
 from executor.errors import RunError, UsageError
@@ -276,6 +276,20 @@ def test_the_compute_queue_is_not_far_ahead_of_its_device(monkeypatch: pytest.Mo
     assert len(ended) == cuda.AHEAD + 2
 
 
+def test_threads_that_launch_get_their_turn_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a thread of pure Python each op of a layer would wait 5 ms for it, in a run only."""
+    fake_cuda.install(monkeypatch)
+    (task,), before, seen = tasks_for(handmade.resident()), sys.getswitchinterval(), set[float]()
+
+    def data(step: int) -> Any:
+        seen.add(sys.getswitchinterval())
+        return task.data(step)
+
+    run(on_cuda(fit(handmade.resident(), [task])), [replace(task, data=data)])
+    assert max(seen) < before / 10
+    assert sys.getswitchinterval() == before
+
+
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the bytes and the remedy."""
     fake_cuda.install(monkeypatch)
@@ -506,6 +520,34 @@ def test_two_devices_of_a_machine_have_a_link(monkeypatch: pytest.MonkeyPatch) -
     for devices, kinds in ((1, {"h2d", "d2h", "d2d"}), (3, {"h2d", "d2h", "d2d", "p2p"})):
         found = profiler.profile(mlp, profiler.Options(1 << 30, None, devices=devices, samples=1))
         assert {link.kind for link in found.machine.devices[0].links} == kinds
+
+
+def test_memory_that_libraries_take_meanwhile_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver loads some with the first layer that uses them."""
+    seen, measure = fake_cuda.install(monkeypatch), profiler.task_profiler.measure
+    monkeypatch.setattr(link_profiler, "_SIDE", 64)
+    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
+    asked = profiler.Options(1 << 30, None, devices=1, samples=1)
+
+    def loading(*own: Any) -> Any:
+        seen.free -= 100 << 20
+        return measure(*own)
+
+    monkeypatch.setattr(profiler.task_profiler, "measure", loading)
+    (device,) = profiler.profile(f"{Path(toys.__file__)}:mlp", asked).machine.devices
+    assert device.usable_bytes == (924 << 20) - gpu.margin(924 << 20)
+
+
+def test_copies_are_timed_by_the_device_with_others_in_flight() -> None:
+    """Their launches take time of the host, and a copy that waits for one is no link's."""
+    reached, launched = iter([1.0, 1.8]), list[int]()
+    queue = SimpleNamespace(mark=lambda: Now(next(reached)))
+    device = SimpleNamespace(queue=lambda _: queue, spec=Spec("cuda0", "cuda", 1, 1))
+    line = link_profiler._Line(device, "h2d", launched.append)  # type: ignore[arg-type]
+    assert line.copies(64) == pytest.approx(0.1)
+    assert launched == 8 * [64]
 
 
 @pytest.mark.parametrize("share", [1, 2])
