@@ -1,8 +1,10 @@
-"""Layers that are alike cost the same: one of a kind is measured.
+"""Layers that are alike cost the same: one of a kind is measured, others are checked or copied.
 
 A layer's kind is what decides its time and bytes: its classes and their settings, the shapes of
 its parameters, and the ops that it runs, forward and backward, on tensors of which shapes, types
-and strides. All that tells layers of one kind apart are values.
+and strides. All that tells layers of one kind apart are values. The second layer of a kind and a
+task's last one are checked with few samples; where a check fails the kind is no longer trusted,
+and all its layers in the task are measured.
 """
 
 import hashlib
@@ -18,8 +20,13 @@ from executor.errors import WorkloadError
 from executor.numerics import OpMode, hold, needs_norms
 from executor.optim import Recipe
 from executor.profiling.bench import Bench, Case, moved
-from executor.profiling.layer import Lab, layer_cost, layer_state
-from profiles.schema import Layer, LayerCost
+from executor.profiling.layer import FEWEST, Lab, layer_cost, layer_state
+from profiles.schema import Layer, LayerCost, Time
+
+# Two measurements agree unless their spreads are so far apart: whatever else the machine does may
+# slow one of them down by as much.
+_FACTOR = 2
+_NOISE_US = 100
 
 Costs = tuple[LayerCost, ...]  # by microbatch, ascending
 
@@ -84,28 +91,51 @@ def kind_of(cases: Sequence[Case], looks: Mapping[int, Look]) -> Hashable:
     return _part_of(case.layer, case.first, case.batch is not None), case.task.precision, sizes
 
 
-def on_host(cases: Sequence[Case]) -> list[Case]:
-    """The cases, what they run on waiting on the host."""
-    return [replace(case, x=moved(case.x, torch.device("cpu"))) for case in cases]
+class Alike:
+    """Layers of a task that are of one kind, by index, and the cases of those to be measured: the
+    first, the second and the last."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, nn.Module] = {}
+        self.cases: list[list[Case]] = []
+
+    def add(self, index: int, cases: Sequence[Case]) -> None:
+        """The next layer. Its cases wait on the host."""
+        self.layers[index] = cases[0].layer
+        kept = [replace(case, x=moved(case.x, torch.device("cpu"))) for case in cases]
+        self.cases = [*self.cases[:2], kept]
 
 
 class Kinds:
-    """The kinds of layers that one profile has seen, and what they cost. layers: how many there
-    were."""
+    """The kinds of layers that one profile has seen, and what they cost.
+
+    layers, measured, checked: how many there were, were measured in full, and only checked.
+    """
 
     def __init__(self, lab: Lab) -> None:
-        self.layers = 0
+        self.layers = self.measured = self.checked = 0
         self.device = lab.device
-        self._lab = lab
+        self._lab, self._few = lab, replace(lab, samples=min(FEWEST, lab.samples))
         self._costs: dict[Hashable, Costs] = {}
         self._states: dict[Hashable, Layer] = {}
 
-    def costs(self, kind: Hashable, cases: Sequence[Case]) -> Costs:
-        """Costs of the layers of one kind, of the first of which these are the cases. WorkloadError
-        where no size fits the device."""
-        if kind not in self._costs:
-            self._costs[kind] = self._measured(cases)
-        return self._costs[kind]
+    def costs(self, kind: Hashable, alike: Alike) -> dict[int, Costs]:
+        """Costs of a task's layers of one kind, by index. WorkloadError where no size fits the
+        device."""
+        new = kind not in self._costs
+        if new:
+            self._costs[kind] = self._measured(alike.cases[0])
+        checks = alike.cases[1:] if new else alike.cases[-1:]
+        self.layers += len(alike.layers)
+        if all(self._agrees(cases, self._costs[kind]) for cases in checks):
+            self.measured += new
+            self.checked += len(checks)
+            return dict.fromkeys(alike.layers, self._costs[kind])
+        self.measured += len(alike.layers)
+        return {
+            index: self._measured([replace(case, layer=layer) for case in alike.cases[-1]])
+            for index, layer in alike.layers.items()
+        }
 
     def state(self, case: Case, owned: Sequence[nn.Parameter]) -> Layer:
         """`layer_state` of these parameters, measured once for equal updates."""
@@ -115,9 +145,12 @@ class Kinds:
         return self._states[kind]
 
     def __str__(self) -> str:
-        """The numbers of layers measured and copied, in words."""
-        measured, copied = len(self._costs), self.layers - len(self._costs)
-        return f"{measured} of {self.layers} layers measured, {copied} taken to cost the same"
+        """The numbers of layers measured, checked and copied, in words."""
+        copied = self.layers - self.measured - self.checked
+        return (
+            f"{self.measured} of {self.layers} layers measured, {self.checked} like them checked, "
+            f"{copied} taken to cost the same"
+        )
 
     def _measured(self, cases: Sequence[Case]) -> Costs:
         """In full, at the sizes that fit the device."""
@@ -130,6 +163,33 @@ class Kinds:
         if not costs:
             raise WorkloadError("does not fit the device with the smallest microbatch")
         return tuple(costs)
+
+    def _agrees(self, cases: Sequence[Case], known: Costs) -> bool:
+        """True if a layer costs as much as is known of its kind: at the largest size, with few
+        samples or else with all."""
+        case = cases[len(known) - 1]
+        try:
+            return any(agree(layer_cost(case, lab), known[-1]) for lab in (self._few, self._lab))
+        except torch.OutOfMemoryError:
+            return False
+
+
+def agree(one: LayerCost, other: LayerCost) -> bool:
+    """True if two measurements may be of layers that cost the same."""
+    pairs = [(one.forward, other.forward), (one.recompute_backward, other.recompute_backward)]
+    if one.pack_backward and other.pack_backward:
+        pairs.append((one.pack_backward, other.pack_backward))
+    return _bytes(one) == _bytes(other) and all(_near(a, b) and _near(b, a) for a, b in pairs)
+
+
+def _bytes(cost: LayerCost) -> tuple[int | None, ...]:
+    peaks = cost.forward_peak_bytes, cost.backward_peak_bytes
+    left = cost.offload_bytes, cost.left_bytes, cost.kept_grad_bytes, cost.input_peak_bytes
+    return cost.in_bytes, cost.out_bytes, cost.saved_bytes, *peaks, *left
+
+
+def _near(one: Time, other: Time) -> bool:
+    return one.p10_us <= _FACTOR * other.p90_us + _NOISE_US
 
 
 def _update_kind(case: Case, owned: Sequence[nn.Parameter]) -> Hashable:

@@ -65,7 +65,7 @@ def _lines(task: Task) -> list[str]:
     lines += [f"  {reason}" for reason in chain.why]
     kinds = len(set(parts_of(chain.layers)))
     if kinds < len(chain.layers):
-        lines.append(f"  of {kinds} kinds; a profile measures one of each, if alike")
+        lines.append(f"  of {kinds} kinds; a profile measures one of each and checks two, if alike")
     lines += [f"  {row}" for row in console.columns(_rows(task, model, chain, inputs))]
     return lines + [f"  {remark}" for remark in _remarks(model, chain.layers, task.precision)]
 

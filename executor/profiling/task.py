@@ -15,7 +15,7 @@ from executor.errors import WorkloadError
 from executor.numerics import needs_norms, norm_bytes
 from executor.optim import Recipe
 from executor.profiling import tokens
-from executor.profiling.alike import Costs, Kinds, Look, kind_of, look, on_host
+from executor.profiling.alike import Alike, Costs, Kinds, Look, kind_of, look
 from executor.profiling.batch_checks import (
     SAME_DRAWS,
     Trial,
@@ -243,8 +243,7 @@ def _layers(
     xs: dict[int, Any] = {size: batches[size].inputs for size in sizes}
     seen: set[int] = set()
     records: list[schema.Layer] = []
-    order: list[Hashable] = []
-    firsts: dict[Hashable, list[Case]] = {}
+    groups: dict[Hashable, Alike] = {}
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
         cases = [
@@ -262,26 +261,23 @@ def _layers(
             in_turn = bool(shard.buffers.changing)
             del shard
             cases = [case for case in cases if case.microbatch in looks]
-            order.append(kind := kind_of(cases, looks))
-            if kind not in firsts:
-                firsts[kind] = on_host(cases)
+            groups.setdefault(kind_of(cases, looks), Alike()).add(index, cases)
             buffers = sum(align(buffer.nbytes) for buffer in layer.buffers()) + snapshots
             state = kinds.state(cases[-1], owned)
             own = {"name": name_of(layer), "buffer_bytes": buffers, "in_turn": in_turn}
             records.append(replace(state, **own))
         xs = {size: look.output for size, look in looks.items()}
-    costs: dict[Hashable, Costs] = {}
-    for kind, cases in firsts.items():
-        with blamed(trial.place(order.index(kind))):
-            costs[kind] = kinds.costs(kind, cases)
-        bar.update(order.count(kind))
-    kinds.layers += len(order)
+    costs: dict[int, Costs] = {}
+    for kind, alike in groups.items():
+        with blamed(trial.place(min(alike.layers))):
+            costs |= kinds.costs(kind, alike)
+        bar.update(len(alike.layers))
     fit = set.intersection(*({cost.microbatch for cost in known} for known in costs.values()))
     if not fit:
         raise WorkloadError(f"task {task.name}: no microbatch size fits the device in all layers")
     return [
-        replace(layer, costs=tuple(cost for cost in costs[kind] if cost.microbatch in fit))
-        for kind, layer in zip(order, records, strict=True)
+        replace(layer, costs=tuple(cost for cost in costs[index] if cost.microbatch in fit))
+        for index, layer in enumerate(records)
     ]
 
 

@@ -1,5 +1,6 @@
 """Layers that are alike are measured once; nothing but times is taken from one to another."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -59,6 +60,7 @@ def measured(*tasks: Task) -> tuple[schema.Profile, int]:
     """Their profile, and how often a layer was measured at one size, whatever the time it took."""
     given = (list(tasks), {task.name: "" for task in tasks})
     with (
+        mock.patch.object(alike, "_NOISE_US", 10**9),
         mock.patch.object(profiler, "load", return_value=given),
         mock.patch.object(alike, "layer_cost", wraps=alike.layer_cost) as calls,
     ):
@@ -78,23 +80,24 @@ def bare(layer: Layer) -> Layer:
     return structs.replace(layer, update_device=none, update_host=none, norm=None, costs=costs)
 
 
-def test_alike_layers_are_measured_once() -> None:
-    """At every size that can be run."""
+def test_alike_layers_are_measured_once_and_two_of_them_checked() -> None:
+    """The first in full, the second and the last at one size, those between not at all."""
     made, calls = measured(task(nn.Linear(WIDTH, WIDTH), *(Block() for _ in range(9))))
-    assert calls == 3 + 2 + 2  # the first; a block and the last, of which BatchNorm takes 2 and 4
-    words = "3 of 10 layers measured, 7 taken to cost the same"
+    full = 3 + 2 + 2  # the first layer; a block and the last one, of which BatchNorm takes 2 and 4
+    assert calls == full + 2
+    words = "3 of 10 layers measured, 2 like them checked, 5 taken to cost the same"
     assert made.provenance["layers"] == words
     assert len({layer.costs[0].forward for layer in made.tasks[0].layers[1:9]}) == 1
 
 
 def test_a_second_task_of_the_same_layers_is_measured_no_more() -> None:
-    """Whatever learning rate it has."""
+    """Whatever learning rate it has; the only or last layer of a kind is checked."""
     layers = (nn.Linear(WIDTH, WIDTH), Block(), Block(), Block())
     one = task(*layers)
     other = task(*layers, name="b", optimizer=partial(AdamW, lr=0.5, fused=True))
     _, calls = measured(one)
     made, both = measured(one, other)
-    assert both == calls
+    assert both - calls == 3
     assert [bare(x) for x in made.tasks[0].layers] == [bare(x) for x in made.tasks[1].layers]
 
 
@@ -115,7 +118,7 @@ def test_bytes_and_draws_are_those_of_each_layer_measured_by_itself() -> None:
 def test_the_same_classes_with_other_ops_are_not_alike() -> None:
     """What a layer runs counts, not only what it is made of."""
     made, _ = measured(task(Block(), Block(), Block(more=True), Block(), Block()))
-    assert made.provenance["layers"].startswith("4 of 5 layers measured")
+    assert made.provenance["layers"].startswith("4 of 5 layers measured, 1 like them checked")
 
 
 def test_layers_that_hand_on_more_are_not_alike() -> None:
@@ -124,6 +127,32 @@ def test_layers_that_hand_on_more_are_not_alike() -> None:
     made, _ = measured(task(*layers))
     outs = [layer.costs[-1].out_bytes for layer in made.tasks[0].layers]
     assert outs[:4] == [512, 512, 512, 256]
+
+
+def slow(seen: list[int], cost: Callable[..., LayerCost]) -> Callable[..., LayerCost]:
+    """Measures as ever but says that each layer takes a second longer than the one before."""
+
+    def slower(*given: object) -> LayerCost:
+        found = cost(*given)
+        seen.append(len(seen))
+        us = 10**6 * len(seen)
+        time = Time(us, us, us, 1)
+        return structs.replace(found, forward=time, recompute_backward=time, backward=time)
+
+    return slower
+
+
+def test_a_check_that_fails_lets_every_layer_be_measured() -> None:
+    """Also those that were taken to cost the same before the last one was checked."""
+    slower = slow([], alike.layer_cost)
+    given = ([task(*(nn.Linear(WIDTH, WIDTH) for _ in range(7)))], {"a": ""})
+    with (
+        mock.patch.multiple(alike, _FACTOR=1, _NOISE_US=1_500_000, layer_cost=slower),
+        mock.patch.object(profiler, "load", return_value=given),
+    ):
+        made = profile("tests:alike", OPTIONS)
+    times = [layer.costs[0].forward.median_us for layer in made.tasks[0].layers]
+    assert len(set(times)) == 7
 
 
 def test_updates_with_and_without_momentum_are_two_kinds() -> None:
@@ -136,6 +165,20 @@ def test_updates_with_and_without_momentum_are_two_kinds() -> None:
     made, _ = measured(task(*layers, optimizer=partial(SGD, lr=0.1), groups=groups))
     states = [layer.state_bytes for layer in made.tasks[0].layers]
     assert [bool(count) for count in states] == [False, False, True, False]
+
+
+def test_measurements_that_spread_into_each_other_agree() -> None:
+    """Bytes must be equal, times may differ by what a busy machine does to them."""
+    (layer,) = measured(task(nn.Linear(WIDTH, WIDTH)))[0].tasks[0].layers
+    cost = layer.costs[0]
+
+    def at(us: int) -> LayerCost:
+        return structs.replace(cost, forward=Time(us, us, us, 3))
+
+    for one, other, same in ((10_000, 15_000, True), (10_000, 25_000, False)):
+        assert alike.agree(at(one), at(other)) is same
+        assert alike.agree(at(other), at(one)) is same
+    assert not alike.agree(cost, structs.replace(cost, saved_bytes=cost.saved_bytes + 1))
 
 
 def test_nothing_is_known_before_the_first_layer() -> None:

@@ -78,7 +78,7 @@ def alike() -> list[Task]:
 def test_how_many_kinds_of_layers_there_are_is_told() -> None:
     """The first and the last one are by themselves."""
     told = succeeded(executor_cli("profile", f"{__file__}:alike", "--explain")).out
-    assert "of 3 kinds; a profile measures one of each, if alike" in told
+    assert "of 3 kinds; a profile measures one of each and checks two, if alike" in told
 
 
 class Frozen(nn.Sequential):
