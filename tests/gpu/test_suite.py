@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,6 +220,30 @@ def test_recomputing_and_offloading_train_the_same_numbers(keep: str) -> None:
     task = models.bare("7b", TINY)
     whole, _ = plain.train(task, plain.Way(microbatches=2))
     assert plain.train(task, plain.Way(microbatches=2, keep=keep))[0] == whole
+
+
+def test_the_plain_loop_steps_apart_what_a_plan_updates_on_the_host() -> None:
+    """A step there has other last bits than on a GPU; on one processor both are the same."""
+    task, sides = models.bare("7b", TINY), list[int]()
+    assert not isinstance(task.model, torch.nn.Module)
+    model = task.model()
+    shards = [
+        SimpleNamespace(update=u, first_layer=n, end_layer=n + 1)
+        for n, u in enumerate(["host", "device", "host"])
+    ]
+    hosted = correctness._hosted(SimpleNamespace(shards=shards), model)  # type: ignore[arg-type]
+    assert {name.partition(".")[0] for name in hosted} == {"0", "2"}
+
+    def optimizer(parameters: Any) -> Any:
+        sides.append(len(parameters))
+        return task.optimizer(parameters)
+
+    way = plain.Way()
+    assert (
+        plain.train(replace(task, optimizer=optimizer), replace(way, hosted=hosted))[0]
+        == (plain.train(task, way)[0])
+    )
+    assert sides == [len(list(model.parameters())) - len(hosted), len(hosted)]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-autocast", "fp16-autocast"])
