@@ -27,7 +27,7 @@ def make_book(
 ) -> Book:
     """Plans for these sizes. The largest chooses the microbatches, which all have: with others they
     would train something else. Infeasible where one size has no plan with them."""
-    found: dict[int, Plan] = {}
+    found: dict[Size, Plan] = {}
     for size in sorted({*sizes}, key=_total, reverse=True):
         problem = read_problem(profile, _asking(asked, size, found))
         if problem.lengths:
@@ -40,7 +40,7 @@ def make_book(
             problem = replace(problem, segment_steps=max(1, most // _KEPT))
         print(f"planning for {_words(size)}", file=sys.stderr)
         try:
-            found[_total(size)] = make(problem)
+            found[size] = make(problem)
         except Infeasible as error:
             raise Infeasible(f"{_words(size)}: {error.message}", error.smallest) from None
     made = Book(plans=tuple(sorted(found.values(), key=lambda p: (node_count(p), len(p.devices)))))
@@ -56,8 +56,8 @@ def _words(size: Size) -> str:
     return f"{size} device(s)" if isinstance(size, int) else f"{size} devices"
 
 
-def _asking(asked: Options, size: Size, found: Mapping[int, Plan]) -> Options:
-    """What is asked for this size, after the plans that were found: their microbatches."""
+def _asking(asked: Options, size: Size, found: Mapping[Size, Plan]) -> Options:
+    """The options for this size, with the microbatches of the plans that were found."""
     which: dict[str, Any] = {"devices": size, "nodes": None}
     if isinstance(size, Nodes) and size.count == 1:  # there is no network
         which |= {"devices": size.devices, "net": None, "net_latency": None}

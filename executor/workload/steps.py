@@ -130,8 +130,8 @@ def _trained(
     shapes: Sequence[Shape],
     count: int,
 ) -> Table:
-    """Of steps. rows: of the file, the last of them that of the plan's last step; order: of all
-    `count` samples, where it is not their own."""
+    """The table of a training's steps. rows: of the file, the last of them that of the plan's last
+    step; order: of all `count` samples, where it is not their own."""
     first, ascending = planned.done + planned.steps - len(rows), sorted(shapes)
     begins = [shape.first for shape in ascending]
 
@@ -147,8 +147,8 @@ def _trained(
 
 
 def _judged(row: NDArray[np.uint16], rounds: int, tokens: Sequence[int]) -> Table:
-    """Of so many rounds, which come again in each evaluation. row: of the file, the microbatch of
-    each sample, numbered through all rounds."""
+    """The table of an evaluation's rounds, so many, which come again each time. row: of the file,
+    the microbatch of each sample, numbered through all rounds."""
     order = np.argsort(row, kind="stable")
     begins = np.searchsorted(row[order], np.arange(rounds + 1) * len(tokens)).tolist()
 

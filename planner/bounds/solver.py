@@ -30,7 +30,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a linear program was solved, and its objective where a solution was found."""
+    """The end of a linear program's solving, and its objective where a solution was found."""
 
     status: Status
     objective: float | None = None

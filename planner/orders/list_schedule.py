@@ -148,8 +148,8 @@ def list_makespan(
 
 
 class _Gate:
-    """What keeps passes waiting that could run: a rule, and memory, which microbatches hold on each
-    device and will still ask for.
+    """The gate that keeps passes waiting that could run: a rule, and memory, which microbatches
+    hold on each device and will still ask for.
 
     waiting: by device, for memory or for depth. flying: by shard and device, the microbatches whose
     backward has not begun, as bits.

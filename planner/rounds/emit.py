@@ -83,19 +83,19 @@ class Copy:
         role: Role,
         at: str = "",
     ) -> "Copy":
-        """Of what a shard is trained with. at: the name of the value, if it has one of its own."""
+        """A copy of what a shard is trained with. at: the name of the value, if it has one."""
         host = f"s{k}.{role}"
         return cls(kind, device, "s", k, role, shard.bytes_of(role), at or host, host)
 
     def us(self, links: Links) -> int:
-        """How long it takes."""
+        """The time that it takes, in µs."""
         if self.kind == "X":
             return links.send_us(self.bytes, self.device, self.to)
         return (links.prefetch_us if self.kind == "P" else links.spill_us)(self.bytes)
 
 
 class Visit(NamedTuple):
-    """What a turn does.
+    """A turn with its copies.
 
     at: the values that play roles in it. brings, takes: copies before and behind it. inner: the
     visits of a block, through its shards up and down.

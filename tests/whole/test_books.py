@@ -111,6 +111,8 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     run = ("run", "y.book", "--devices-file", one_device())
     refused(executor_cli(*run), 2, "y.book: has plans for 2 device(s), 3 device(s), and here are 1")
     refused(planner_cli("book", "profile.json", "-o", "z.book"), 2, "give --devices 2..4")
+    sizes = ("--devices", 2, "--nodes", "1x2", "--time-limit", 5)
+    refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 1, "each size once")
     sizes = ("--devices", "1..2", "--device-memory", 1)
     refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 3, "2 device(s): ")
     Path("trace.json").write_text('[[0, "add", "a"], [9000, "add", "b"], [60000, "remove", "a"]]')
