@@ -8,14 +8,15 @@ torchrun starts processes anew when some are lost or come; a process alone follo
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import plans
 from executor.devices import gpu_count
 from executor.errors import InterruptedRun, UsageError
 from executor.replay import NOTICE
-from plans.order import plan_for
+from plans.order import fastest, plan_for
 from plans.schema import Plan
 from profiles.codec import read_bytes
 from profiles.schema import GPU
@@ -33,18 +34,16 @@ def chosen(book: plans.Book, devices: int | None, where: str) -> Plan:
     return plan_for(book, devices, 1, where)
 
 
-def sizes_of(path: Path) -> list[int]:
-    """The numbers of devices that the book in this file has plans for; UsageError for one plan."""
+def book_in(path: Path) -> plans.Book:
+    """The book in this file; UsageError for one plan."""
     if not plans.is_book(data := read_bytes(path)):
         raise UsageError(f"{path}: is one plan; --devices-file chooses one from a plan book")
-    return [len(plan.devices) for plan in plans.book_from(data, str(path)).plans]
+    return plans.book_from(data, str(path))
 
 
-def following(
-    path: Path, sizes: Collection[int], train: Callable[[int, Callable[[], str]], int]
-) -> int:
-    """Train on as many devices as the file has lines, and again on others when another plan, of
-    those for these sizes, is the one for them; the exit code. `train` is given the number, and asks
+def following(path: Path, book: plans.Book, train: Callable[[int, Callable[[], str]], int]) -> int:
+    """Train on as many devices as the file has lines, and again on others when another plan of the
+    book is the one for them; the exit code. `train` is given the number, and asks
     whether it has changed."""
 
     def changed() -> str:
@@ -54,17 +53,16 @@ def following(
             now = len(path.read_text().split())
         except OSError:
             return ""
-        return f"{now} device(s) instead of {count}" * bool(now and best(now) != best(count))
+        return f"{now} device(s) instead of {count}" * bool(now and best(now) is not best(count))
 
-    def best(devices: int) -> int:
-        return max((size for size in sizes if size <= devices), default=0)
+    best = partial(fastest, book)
 
     while True:
         count = _lines(path)
         try:
             return train(count, changed)
         except InterruptedRun as error:
-            if error.number != NOTICE or best(_lines(path)) == best(count):
+            if error.number != NOTICE or best(_lines(path)) is best(count):
                 raise
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import plans
 import profiles
 from executor import report, run
-from executor.books import chosen, following, sizes_of
+from executor.books import book_in, chosen, following
 from executor.errors import UsageError
 from executor.records import Options, Result, above
 from executor.workload import (
@@ -230,7 +230,7 @@ def _run(arguments: argparse.Namespace) -> int:
             finally:
                 arguments.overwrite = False  # it goes on from what it has written
 
-        return following(arguments.devices_file, sizes_of(arguments.plan), train)
+        return following(arguments.devices_file, book_in(arguments.plan), train)
     return finish(_Asked(arguments).given(lambda *_: None), run)
 
 

@@ -81,7 +81,7 @@ def survive(paces: Iterable[Pace], counts: Sequence[Count], end_us: int, start_u
 
 
 def _best(paces: Iterable[Pace]) -> Callable[[int], Pace | None]:
-    """The fastest pace on no more than so many devices."""
+    """The fastest pace on no more than so many devices, as a run chooses (`plans.fastest`)."""
     found: list[Pace] = []
     for pace in sorted(paces, key=lambda pace: pace.devices):
         if not found or pace.rate > found[-1].rate:

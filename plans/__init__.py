@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from plans.checker import findings, violations
 from plans.checker.lengths import tables
-from plans.order import Book, book_from, is_book, plan_for, size_of, unlike
+from plans.order import Book, book_from, fastest, is_book, plan_for, size_of, unlike
 from plans.schema import VERSION, Plan
 from profiles.codec import decode, pretty, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError, GantryError
@@ -20,6 +20,7 @@ __all__ = [
     "InvalidPlan",
     "Plan",
     "book_from",
+    "fastest",
     "is_book",
     "load",
     "loads",

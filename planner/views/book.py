@@ -1,9 +1,11 @@
 """A plan book for people: how fast the training is on how many devices."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from planner.views.summary import summary
 from plans import Book, size_of
+from plans.order import fastest, node_count
 from plans.timing import step_us
 from profiles.console import columns
 from profiles.units import show_us
@@ -26,8 +28,19 @@ def describe_book(book: Book) -> str:
             f"book of {len(book.plans)} plan(s), which train the same: {names}"
             + "".join(f" ({mark})" for mark in marks if mark),
             *columns(rows, numbers=True),
+            *_idle(book),
         ]
     )
+
+
+def _idle(book: Book) -> Iterator[str]:
+    """A line for each size of which devices have nothing to do in the plan that is run on them."""
+    for plan in book.plans:
+        best = fastest(book, len(plan.devices), node_count(plan)) or plan
+        used = {device for segment in best.segments for device in segment.devices}
+        if idle := len(plan.devices) - len(used):
+            why = f"; {size_of(best)} are no slower" * (best is not plan)
+            yield f"{size_of(plan)}: {idle} idle{why}"
 
 
 def book_summary(book: Book) -> list[dict[str, Any]]:

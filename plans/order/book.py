@@ -44,19 +44,23 @@ def size_of(plan: Plan) -> str:
     return f"{nodes} nodes of {count // nodes} devices" if nodes > 1 else f"{count} device(s)"
 
 
+def fastest(book: Book, devices: int, nodes: int = 1) -> Plan | None:
+    """The plan of the shortest run on at most so many devices of so many nodes, of equals that for
+    the fewest; None where there is none."""
+    fitting = (p for p in book.plans if len(p.devices) <= devices and node_count(p) == nodes)
+    return min(fitting, key=lambda p: (p.prediction.makespan_us, len(p.devices)), default=None)
+
+
 def plan_for(book: Book, devices: int, nodes: int, where: str) -> Plan:
-    """The plan for the most of so many devices on so many nodes; FormatError where there is
-    none."""
-    fitting = [
-        plan for plan in book.plans if len(plan.devices) <= devices and node_count(plan) == nodes
-    ]
-    if not fitting:
+    """The fastest plan for so many devices on so many nodes; FormatError where there is none."""
+    found = fastest(book, devices, nodes)
+    if found is None:
         known = ", ".join(map(size_of, book.plans))
         raise FormatError(
             f"{where}: has plans for {known}, and here are {devices} device(s) on {nodes} node(s); "
             "make it again with a plan for these: python -m planner book"
         )
-    return max(fitting, key=lambda plan: len(plan.devices))
+    return found
 
 
 def unlike(book: Book) -> Iterator[str]:

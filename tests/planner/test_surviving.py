@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from planner.surviving import Count, Outcome, Pace, counted, read_trace, survive
+import plans
+from planner.surviving import Count, Outcome, Pace, _best, counted, paces_of, read_trace, survive
 from profiles.errors import FormatError
 
 PACES = [Pace(2, 1.0, 5), Pace(3, 1.5, 4), Pace(4, 1.2, 4), Pace(6, 3.0, 2)]
@@ -75,6 +77,24 @@ def test_a_loss_costs_the_work_since_states_were_kept() -> None:
 def test_devices_that_do_not_help_are_left_idle() -> None:
     """A fourth one would make it slower: it comes and goes without a change."""
     assert survive(PACES, [(0, 3), (5, 4), (9, 3)], 20, 3).changes == 0
+
+
+def test_a_run_takes_the_plan_of_the_pace_that_is_assumed() -> None:
+    """Whatever number of devices there is: the fastest, of equals that for the fewest."""
+    sample = plans.load(Path(plans.__file__).with_name("sample.json"))
+    sizes = [
+        replace(
+            sample,
+            devices=sample.devices * more,
+            prediction=replace(sample.prediction, makespan_us=us),
+        )
+        for more, us in enumerate((9, 7, 7, 8, 5), 1)
+    ]
+    book = plans.Book(plans=tuple(sizes))
+    best = _best(paces_of(book))
+    for count in range(6 * len(sample.devices)):
+        plan, pace = plans.fastest(book, count), best(count)
+        assert (plan and len(plan.devices)) == (pace and pace.devices)
 
 
 @pytest.mark.parametrize(

@@ -65,15 +65,15 @@ def expect_plain(folder: str) -> None:
 
 
 def test_devices_come_and_go_and_the_bits_stay(book: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of devices changes, once from nine to four, which is no change: there are plans for
-    three. Nothing is trained again."""
+    """The file of devices changes, once from nine to three, which is no change: three are no faster
+    than two. Nothing is trained again."""
     Path(NOW).write_text("one\ntwo\n")
-    monkeypatch.setenv("EVENTS", "6:1 12:9 15:4 18:2")
+    monkeypatch.setenv("EVENTS", "6:1 12:9 15:3 18:1")
     answer = succeeded(executor_cli("run", "x.book", "--devices-file", NOW, "-o", "x"))
     assert "1 device(s) instead of 2: tasks end their rounds" in answer.err
     expect_plain("x")
     headers = [runlog.load(log).header for log in runlog.files("x")]
-    assert [len(header.devices) for header in headers] == [2, 1, 3, 2]
+    assert [len(header.devices) for header in headers] == [2, 1, 2, 1]
     succeeded(planner_cli("compare", "x/plan.json", "x"))
 
 
@@ -98,7 +98,8 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     """Each in one line, before anything is written."""
     refused(planner_cli("show", "x.book", "--gantt", "x.png"), 2, "--gantt is about one plan")
     succeeded(planner_cli("check", "x.book"))
-    assert "3 device(s)" in succeeded(planner_cli("show", "x.book")).out
+    shown = succeeded(planner_cli("show", "x.book")).out
+    assert "3 device(s): 1 idle; 2 device(s) are no slower" in shown
     made = plans.book_from(Path("x.book").read_bytes(), "x.book")
     plans.save("one.json", made.plans[0])
     run = ("run", "one.json", "--devices-file", one_device())
