@@ -23,7 +23,7 @@ demo: $(VENV)/.ready  ## the whole path on two emulated devices, on real text
 	@echo "plan plans/demo.json   run runs/demo   Gantt picture runs/demo.png"
 
 test: $(VENV)/.ready  ## every test, a file at a time on each core
-	$(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -q -n auto --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 # Rules of the house, formats, checker, rounds, replay, and two whole paths; without what is slow.
 FAST := tests/test_architecture.py tests/profiles tests/plans tests/planner/estimate \
