@@ -26,6 +26,7 @@ __all__ = [
     "loads",
     "plan_for",
     "prove",
+    "prove_alike",
     "prove_book",
     "prove_tables",
     "save",
@@ -72,6 +73,14 @@ def prove_book(book: Book) -> None:
     for plan in book.plans:
         size = size_of(plan)
         found.add(size, (f"{size}: {line}" for line in violations(plan)))
+    found.add("book", unlike(book))
+    if found.total:
+        raise InvalidPlan(found)
+
+
+def prove_alike(book: Book) -> None:
+    """Raise InvalidPlan, or return: all of these plans, each of which is proven, train the same."""
+    found = Findings()
     found.add("book", unlike(book))
     if found.total:
         raise InvalidPlan(found)

@@ -40,7 +40,7 @@ MAY_IMPORT = {
         "exploring": "timetable search bounds inputs",
         "builder": "exploring timetable sequences pipelines search lowering bounds rounds "
         "shards inputs",
-        "booking": "builder inputs",
+        "booking": "builder processes inputs",
         "surviving": "",
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",

@@ -109,13 +109,12 @@ def _build(option: Option) -> None:
     add_options(option)
     text = "gantry; or hydra, the baseline to compare with"
     option("--policy", choices=get_args(Policy), default="gantry", help=text)
-    _jobs(option)
+    _jobs(option, 1, "processes that search at the same time (default 1)")
     _setting(option)
 
 
-def _jobs(option: Option) -> None:
-    text = "processes that search at the same time (default 1)"
-    option("--jobs", type=console.whole(1, 1 << 10), default=1, metavar="N", help=text)
+def _jobs(option: Option, default: int | None, text: str) -> None:
+    option("--jobs", type=console.whole(1, 1 << 10), default=default, metavar="N", help=text)
 
 
 def _book(option: Option) -> None:
@@ -127,7 +126,8 @@ def _book(option: Option) -> None:
     text = "several machines, like 1x4,2x4: 1 or 2 machines of 4 devices each"
     option("--nodes", type=console.listed(parse_nodes), default=(), metavar="NODES", help=text)
     add_options(option, *BOOKED)
-    _jobs(option)
+    text = "processes that plan sizes at the same time, but for the largest (default: the cores)"
+    _jobs(option, None, text)
     _setting(option)
 
 

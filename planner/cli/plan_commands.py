@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import fields
@@ -58,8 +59,9 @@ def build_book(options: argparse.Namespace) -> int:
     if not sizes:
         raise FormatError("a book has plans for several numbers of devices; give --devices 2..4")
     begun = time.monotonic()
-    how = partial(build, seconds=options.time_limit, seed=options.seed, jobs=options.jobs)
-    made = make_book(options.profile, sizes, options_of(options), how)
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    how = partial(build, seconds=options.time_limit, seed=options.seed, jobs=jobs)
+    made = make_book(options.profile, sizes, options_of(options), how, jobs)
     plans.save(options.output, made)
     if options.json:
         print(json.dumps(book_summary(made), indent=1))

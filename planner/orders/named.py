@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from planner.orders.list_schedule import Rule
 from planner.orders.memory import can_run
 from planner.orders.passes import Order, Pass, Pipeline, Places
-from planner.orders.search import Schedules, ranked_rules
+from planner.orders.search import Schedules
 from planner.orders.stages import NEVER, Homes, Stages
 
 Named = Callable[[Pipeline, Places], Order]
@@ -125,7 +125,8 @@ def _depth(mine: list[list[int]], own: list[int], turn: int) -> int:
 
 def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
     """Backwards split in two, and memory: the best list schedule of a few, as in the papers."""
-    return Schedules(pipeline, places).order(ranked_rules(pipeline, places)[0])
+    schedules = Schedules(pipeline, places)
+    return schedules.order(schedules.ranked()[0])
 
 
 NAMED: dict[str, Named] = {

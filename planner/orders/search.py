@@ -24,6 +24,7 @@ class Schedules:
     """List schedules of a pipeline in given places by rules; split: backwards are I and W."""
 
     def __init__(self, pipeline: Pipeline, places: Places, split: bool = True) -> None:
+        self.pipeline, self.places, self.split = pipeline, places, split
         self.rows = Homes.of(pipeline, places).where
         rankings = (ranking_of(pipeline, split, eager) for eager in (False, True))
         self.tables = [Tables.of(pipeline, ranking) for ranking in rankings]
@@ -43,16 +44,16 @@ class Schedules:
         """The schedule of a rule."""
         return self.network.order(self.lines(rule))
 
-
-def ranked_rules(pipeline: Pipeline, places: Places, split: bool = True) -> list[Rule]:
-    """All rules, the best first; judged with fewer microbatches where there are many."""
-    few = min(pipeline.microbatches, ENOUGH * pipeline.devices)
-    short = replace(pipeline, microbatches=few)
-    schedules, values = Schedules(short, places, split), []
-    for rule in _rules(short, places):
-        values.append(max(spans_of(schedules.network, schedules.lines(rule))))
-    own = _rules(pipeline, places)
-    return [own[place] for place in sorted(range(len(own)), key=values.__getitem__)]
+    def ranked(self) -> list[Rule]:
+        """All rules, the best first; judged with fewer microbatches where there are many."""
+        enough, judges = ENOUGH * self.pipeline.devices, self
+        if self.pipeline.microbatches > enough:
+            few = replace(self.pipeline, microbatches=enough)
+            judges = Schedules(few, self.places, self.split)
+        rules = _rules(judges.pipeline, self.places)
+        values = [max(spans_of(judges.network, judges.lines(rule))) for rule in rules]
+        own = _rules(self.pipeline, self.places)
+        return [own[place] for place in sorted(range(len(own)), key=values.__getitem__)]
 
 
 def _rules(pipeline: Pipeline, places: Places) -> list[Rule]:
@@ -77,7 +78,7 @@ def searched(pipeline: Pipeline, places: Places, budget: int, split: bool = True
     enough = max(bounds(pipeline, places).values())
     size, rng = len(schedules.network.time), random.Random(0)
 
-    starts = ranked_rules(pipeline, places, split)[:BEST]
+    starts = schedules.ranked()[:BEST]
     tried = {rule: exchanges.score(schedules.lines(rule)) for rule in starts}
     best = min(starts, key=lambda rule: tried[rule])
     lines, least, left = schedules.lines(best), tried[best], budget
