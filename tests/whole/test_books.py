@@ -49,7 +49,8 @@ def book() -> None:
     """x.book, with plans for one to three devices."""
     profile(f"{__file__}:tasks", "profile.json")
     sizes = ("--devices", "1..3", "--segment-steps", 4, "--microbatch", 2)
-    answer = planner_cli("book", "profile.json", "-o", "x.book", *sizes, "--time-limit", 5)
+    search = ("--time-limit", 5, "--jobs", 1)
+    answer = planner_cli("book", "profile.json", "-o", "x.book", *sizes, *search)
     assert "book of 3 plan(s), which train the same: a, b" in succeeded(answer).out
 
 
@@ -112,7 +113,7 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     run = ("run", "y.book", "--devices-file", one_device())
     refused(executor_cli(*run), 2, "y.book: has plans for 2 device(s), 3 device(s), and here are 1")
     refused(planner_cli("book", "profile.json", "-o", "z.book"), 2, "give --devices 2..4")
-    sizes = ("--devices", 2, "--nodes", "1x2", "--time-limit", 5)
+    sizes = ("--devices", 2, "--nodes", "1x2", "--time-limit", 5, "--jobs", 1)
     refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 1, "each size once")
     sizes = ("--devices", "1..2", "--device-memory", 1)
     refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 3, "2 device(s): ")
