@@ -8,8 +8,8 @@ torchrun starts processes anew when some are lost or come; a process alone follo
 """
 
 import os
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import plans
@@ -18,8 +18,13 @@ from executor.errors import InterruptedRun, UsageError
 from executor.replay import NOTICE
 from plans.order import fastest, plan_for
 from plans.schema import Plan
+from profiles import console
 from profiles.codec import read_bytes
 from profiles.schema import GPU
+from profiles.units import show_us
+
+Notice = Callable[[int], str]
+"""See `Settings.notice`."""
 
 
 def chosen(book: plans.Book, devices: int | None, where: str) -> Plan:
@@ -41,29 +46,44 @@ def book_in(path: Path) -> plans.Book:
     return plans.book_from(data, str(path))
 
 
-def following(path: Path, book: plans.Book, train: Callable[[int, Callable[[], str]], int]) -> int:
+def following(path: Path, book: plans.Book, train: Callable[[int, Notice], int]) -> int:
     """Train on as many devices as the file has lines, and again on others when another plan of the
-    book is the one for them; the exit code. `train` is given the number, and asks
-    whether it has changed."""
+    book is the one for them and worth the change; the exit code. `train` is given the number, and
+    asks whether it has changed."""
+    start_us = 0  # what the latest start took, so that a change costs about as much
 
-    def changed() -> str:
+    def changed(left_us: int) -> str:
         """The change in words, empty while there is none; a file that is being written counts as
         none."""
+        nonlocal start_us
+        start_us = start_us or max(1, int((time.perf_counter() - begun_s) * 1e6))
         try:
-            now = len(path.read_text().split())
+            there = len(path.read_text().split())
         except OSError:
             return ""
-        return f"{now} device(s) instead of {count}" * bool(now and best(now) is not best(count))
-
-    best = partial(fastest, book)
+        best = fastest(book, there) if there else plan
+        if plan is None or best is None or best is plan or best in refused:
+            return ""
+        then_us = left_us * best.prediction.makespan_us // plan.prediction.makespan_us
+        told = f"{there} device(s) instead of {count}: {show_us(then_us)} to go"
+        if there >= len(plan.devices) and left_us - then_us <= start_us:
+            refused.append(best)
+            console.note(
+                f"{told} instead of {show_us(left_us)}, and a start takes {show_us(start_us)}: it "
+                f"stays on {len(plan.devices)}"
+            )
+            return ""
+        return f"{told}, {show_us(left_us)} before"
 
     while True:
-        count = _lines(path)
+        count, begun_s = _lines(path), time.perf_counter()
+        plan, refused = fastest(book, count), list[Plan]()
         try:
             return train(count, changed)
         except InterruptedRun as error:
-            if error.number != NOTICE or best(_lines(path)) is best(count):
+            if error.number != NOTICE or fastest(book, _lines(path)) is plan:
                 raise
+        start_us = 0
 
 
 def _lines(path: Path) -> int:

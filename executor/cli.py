@@ -13,7 +13,7 @@ from typing import Any
 import plans
 import profiles
 from executor import report, run
-from executor.books import book_in, chosen, following
+from executor.books import Notice, book_in, chosen, following
 from executor.errors import UsageError
 from executor.records import Options, Result, above
 from executor.workload import (
@@ -198,6 +198,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     text += "processes also when one of them is silent for so long, at the start 60 at least"
     parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
+    text = (
+        "seconds that rounds under way may take to end after a signal to end the run; by default "
+    )
+    text += "as long as they last"
+    parser.add_argument("--grace", type=console.seconds, metavar="N", help=text)
     text = "like 3.5@200: end each task whose loss is above that, or no number, where a segment of "
     text += "it ends after so many steps"
     rule = console.typed(above)
@@ -223,7 +228,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return processes.main(_Asked(arguments), finish)
     if arguments.devices_file:
 
-        def train(devices: int, notice: Callable[[], str]) -> int:
+        def train(devices: int, notice: Notice) -> int:
             asked = _Asked(arguments, devices, notice)
             try:
                 return finish(asked.given(lambda *_: None), run)
@@ -241,7 +246,7 @@ class _Asked:
         self,
         arguments: argparse.Namespace,
         devices: int | None = None,
-        notice: Callable[[], str] | None = None,
+        notice: Notice | None = None,
     ) -> None:
         self._arguments, self._devices, self._notice = arguments, devices, notice
         self.stall_seconds: float | None = arguments.stall_seconds
@@ -277,6 +282,7 @@ class _Asked:
             tables=arguments.plan,
             book=book,
             notice=self._notice,
+            grace_s=arguments.grace,
         )
 
     def proven(self) -> Plan:

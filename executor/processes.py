@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from math import inf
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -20,7 +21,7 @@ import torch
 from executor import distributed, run
 from executor.conducting import patience_s
 from executor.cutting import left_out, planned
-from executor.errors import ProcessError, UsageError, exit_code_of
+from executor.errors import ProcessError, RunError, UsageError, exit_code_of
 from executor.records import Options, Result, again, checkpoint
 from executor.workload import Task, Wanted, fingerprint_of
 from plans.schema import Plan
@@ -70,10 +71,12 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 class _Work(msgspec.Struct, frozen=True):
     """The message of process 0 about the plan before it has proven it. silence_s: that is too
-    long."""
+    long; size, nodes: of the processes that train it."""
 
     tasks: tuple[_Wanted, ...]
     silence_s: float
+    size: int
+    nodes: int
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -109,14 +112,17 @@ def main(asked: Asked, finish: Callable[[Given, Train], int]) -> int:
 
 def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train], int]) -> int:
     world, verdict = board.world, _Note("process 0 has ended", 1)
-    silence_s = 0.0
+    silence_s, idle = 0.0, range(0)
 
     def told(plan: Plan, options: Options) -> None:
-        nonlocal silence_s
+        nonlocal world, silence_s, idle
+        if options.book:
+            world = board.world.of(plan)
         distributed.divisible(plan, world)
         silence_s = patience_s(plan, options)
         tasks = tuple(_Wanted(task.name, task.workload, task.done) for task in plan.tasks)
-        _say(board, "work", _Work(tasks, silence_s))
+        _say(board, "work", _Work(tasks, silence_s, world.size, world.nodes))
+        idle, board.world = range(world.size, board.world.size), world
 
     try:
         plan, tasks, options = asked.given(told)
@@ -150,6 +156,7 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
             raise
         finally:
             code = distributed.goodbye(met, code)
+            _dismiss(board, idle, code)
     return code
 
 
@@ -161,6 +168,9 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
         work = _heard(board, "work", _Work)
         if isinstance(work, _Note):
             return work.code
+        if world.rank >= work.size:
+            return _idle(board)
+        board.world = world = distributed.World(world.rank, work.size, work.nodes)
         tasks, silence_s = asked.tasks(work.tasks), work.silence_s
         inputs = _inputs(work.tasks, tasks, options)
         note = _Note(inputs=inputs)
@@ -178,6 +188,29 @@ def _follow(board: distributed.Board, asked: Asked) -> int:
             if met.mesh.tells:
                 console.fail(f"process {world.rank}: {error}", 1)
             raise
+
+
+def _idle(board: distributed.Board) -> int:
+    """Wait for the end of a run that the plan trains without this process; its exit code."""
+
+    def over() -> _Note | None:
+        texts = {key: board.read(key) for key in ("over", "verdict")}
+        notes = {key: msgspec.json.decode(t, type=_Note) for key, t in texts.items() if t}
+        return next((note for key, note in notes.items() if key == "over" or note.code), None)
+
+    try:
+        code = board.until(over, lambda: [0], inf).code
+        board.say(f"over in process {board.world.rank}", "")
+    except RuntimeError:  # the store is gone, and with it the others
+        return 1
+    return code
+
+
+def _dismiss(board: distributed.Board, idle: Iterable[int], code: int) -> None:
+    """Let processes that have nothing to train end with this code."""
+    with suppress(RuntimeError, RunError):
+        _say(board, "over", _Note("", code))
+        board.wait({f"over in process {rank}": rank for rank in idle}, _LATE_S)
 
 
 def _notes(world: distributed.World) -> dict[str, int]:

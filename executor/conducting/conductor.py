@@ -7,9 +7,11 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from types import FrameType
 from typing import Protocol
 
+from executor.conducting.paces import Pace, Paces
 from executor.conducting.turns import Turns
 from executor.conducting.watch import Watch, running
 from executor.devices import Device
@@ -32,7 +34,7 @@ from executor.replay import (
 from executor.shards import HostStore, places_of
 from plans.order import due_of, waiting
 from plans.part import Part
-from plans.runlog import DropRecord, StopRecord
+from plans.runlog import DropRecord, Line, StopRecord
 from profiles.console import Interrupted, heard
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, NOTICE)
@@ -50,6 +52,9 @@ class Led(Team, Protocol):
 
     def check(self) -> None:
         """RunError for a process that is gone."""
+
+    def paces(self) -> Iterable[Mapping[int, Pace]]:
+        """The paces of their devices, as they have come in since the last call."""
 
 
 class Conductor:
@@ -77,8 +82,9 @@ class Conductor:
         self._noted: deque[Failure] = deque()  # whose tasks are to be dropped
         self._seen: set[str] = set()  # programs
         self._active: dict[int, Activity] = {}
-        self._watch = Watch(plan, settings)
+        self._watch, self._paces = Watch(plan, settings), Paces(plan)
         self._signal, self._why = 0, ""  # that are to end it where states are whole
+        self._over_s = inf  # when it ends at once
         self.interrupted = 0  # the signal that ended the run
         self.whole = False
         self.dropped: dict[str, DropRecord] = {}
@@ -111,7 +117,7 @@ class Conductor:
         """Run all segments; the failure that ended the run, empty if none did.
 
         Where states are kept, the first signal to end lets rounds under way end, so that their
-        results are; a second one ends them, too."""
+        results are; a second one ends them, too, and so does the end of the grace."""
         try:
             with heard(_ENDS if self._listener.keeps else (), self._note):
                 self._replay()
@@ -120,7 +126,9 @@ class Conductor:
         except KeyboardInterrupt as error:
             self.whole = False
             number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-            self._interrupt(number, f"in {running(self._active)}")
+            late = time.monotonic() > self._over_s
+            since = f", {self._settings.grace_s:g} s after {self._why}" if late else ""
+            self._interrupt(number, f"in {running(self._active)}{since}")
         except Exception as error:
             self._halt.fail(text_of(error))
         finally:
@@ -138,9 +146,12 @@ class Conductor:
         """Start each segment when those that it waits for have ended."""
         while (self._active or self._turns.waiting) and not self._halt.stopped:
             if self._settings.notice and not self._why:
-                self._signal, self._why = NOTICE, self._settings.notice()
+                self._signal = NOTICE
+                self._why = self._settings.notice(self._listener.left_us())
             if self._why and not self.whole:
                 self._end()
+            if time.monotonic() > self._over_s:
+                raise Interrupted(self._signal)
             self._begin(self._turns.ready(self._recorder.now()))
             now, tick_s = self._recorder.now(), self._settings.limits.tick_s
             due = self._turns.next_us(now)
@@ -148,7 +159,7 @@ class Conductor:
             ended = [index for index, one in self._active.items() if one.ended]
             for task in self._tasks.values():
                 task.collect()
-            self._listener.tell(self._recorder.lines())
+            self._tell(self._recorder.lines())
             if self._recorder.failure:
                 raise RunError(self._recorder.failure)
             if self._team:
@@ -161,6 +172,14 @@ class Conductor:
             for index in ended:
                 self._retire(index)
 
+    def _tell(self, lines: Sequence[Line]) -> None:
+        self._listener.tell(lines)
+        self._paces.add(lines)
+        for paces in self._team.paces() if self._team else ():
+            self._paces.merge(paces)
+        if text := self._paces.slow():
+            self._listener.warn(text)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Note a signal to end, which may come anywhere in the main thread."""
         if self._why:
@@ -170,6 +189,8 @@ class Conductor:
     def _end(self) -> None:
         """Begin nothing more, and let what is under way end where states are whole."""
         self.whole = True
+        if (grace_s := self._settings.grace_s) is not None:
+            self._over_s = time.monotonic() + grace_s
         self._listener.ends(self._why)
         self._turns.waiting.clear()
         for one in self._active.values():

@@ -6,10 +6,12 @@ others    replay their part, tell each other of their ops, and stop or finish wh
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 import torch.distributed as dist
 
+from executor.conducting import Pace
 from executor.distributed.fetching import Stores
 from executor.distributed.links import GroupWire, Mesh, Pair
 from executor.distributed.messages import (
@@ -60,6 +62,7 @@ class Lead(Peers):
         self._ops: dict[tuple[str, tuple[int, ...]], dict[int, list[Op]]] = {}
         self._segments: dict[int, LedSegment] = {}
         self._setup: Setup | None = None
+        self._paces: deque[Mapping[int, Pace]] = deque()
 
     def begin(self, index: int, setup: Setup, own: SegmentRun | None, *, metered: bool) -> Activity:
         """All of a segment, of which `own` is this process' part."""
@@ -101,6 +104,10 @@ class Lead(Peers):
         for text in self.mesh.gone.values():
             raise RunError(text)
 
+    def paces(self) -> list[Mapping[int, Pace]]:
+        """The paces of the others' devices, as they have come in since the last call."""
+        return [self._paces.popleft() for _ in range(len(self._paces))]
+
     def hear(self, rank: int, message: Message) -> None:
         """Take a message of a process in, from its thread."""
         setup = self._setup
@@ -110,6 +117,7 @@ class Lead(Peers):
             setup.halt.fail(message.text)
         elif isinstance(message, Progress):
             setup.recorder.latest.update(dict.fromkeys(message.segments, time.perf_counter()))
+            self._paces.append(message.paces)
         elif isinstance(message, LossPart):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
             feed.add(message.step, message.part, message.value, message.total)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from executor.conducting import Pace
 from executor.distributed.values import Parcel
 from plans.order import Reached
 
@@ -92,9 +93,10 @@ class Ended(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """Ops of these segments have ended."""
+    """Ops of these segments have ended. paces: of this process' devices since the last word."""
 
     segments: Sequence[int]
+    paces: dict[int, Pace]
 
 
 class LossPart(Message, frozen=True):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
+from executor.conducting import Paces
 from executor.devices import Device
 from executor.distributed.fetching import Stores
 from executor.distributed.messages import (
@@ -66,7 +67,7 @@ class Worker:
         self._latest: dict[int, float] = {}
         self._told_at = 0.0  # how far each segment has come
         self._part, self._peers, self._recorder = part, peers, recorder
-        self._places = places_of(devices)
+        self._places, self._paces = places_of(devices), Paces(part.plan)
         self._news: SimpleQueue[Message] = SimpleQueue()
         self._active: dict[int, SegmentRun] = {}
         self._halt = Halt()
@@ -146,11 +147,13 @@ class Worker:
         ended = [index for index, one in self._active.items() if one.ended]
         for task in self._tasks.values():
             task.collect()
-        self._note(self._recorder.lines())
+        lines = self._recorder.lines()
+        self._note(lines)
+        self._paces.add(lines)
         latest = {index: self._recorder.latest[index] for index in self._active}
         if latest != self._latest and time.perf_counter() > self._told_at + _PROGRESS_S:
             self._latest, self._told_at = latest, time.perf_counter()
-            self._send(Progress(list(latest)))
+            self._send(Progress(list(latest), self._paces.taken()))
         if self._recorder.failure:
             self._failed(Failure((), self._recorder.failure, fatal=True))
             self._recorder.failure = ""

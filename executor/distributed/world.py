@@ -10,6 +10,7 @@ from pathlib import Path
 
 from executor.devices import expect_nodes
 from executor.errors import UsageError
+from plans.order import node_count
 from plans.schema import Plan
 
 
@@ -34,6 +35,12 @@ class World:
     def mates(self) -> range:
         """The processes of this process' node."""
         return range(self.first(self.node), self.first(self.node + 1))
+
+    def of(self, plan: Plan) -> "World":
+        """The first of these processes, as many as a plan has devices for."""
+        nodes = node_count(plan)
+        local = min(self.size // self.nodes, len(plan.devices) // nodes)
+        return World(self.rank, nodes * local, nodes)
 
     def ranks(self, plan: Plan) -> Sequence[int]:
         """The process that has each device of a plan: those of a node have its devices in their

@@ -44,17 +44,26 @@ class Journal:
         new = list(self._recorder.warnings.items())[self._warned :]
         self._warned += len(new)
         for task, text in new:
-            tqdm.write(f"warning: task {task}: {text}", file=sys.stderr)
+            self.warn(f"task {task}: {text}")
         for line in lines:
             if isinstance(line, DropRecord):
                 tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
         self._progress.show(lines)
 
+    def warn(self, text: str) -> None:
+        tqdm.write(f"warning: {text}", file=sys.stderr)
+
+    def left_us(self) -> int:
+        """The time that the plan has for what is left of it."""
+        return self._progress.left_us()
+
     def ends(self, signal: str) -> None:
         """Say what happens now, and what a second signal does."""
+        grace_s = self._options.grace_s
+        soon = "" if grace_s is None else f" within {grace_s:g} s"
         tqdm.write(
-            f"{signal}: tasks end their rounds and are kept in {self._options.folder}; a second "
-            "one ends the run at once",
+            f"{signal}: tasks end their rounds{soon} and are kept in {self._options.folder}; a "
+            "second one ends the run at once",
             file=sys.stderr,
         )
 

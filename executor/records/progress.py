@@ -58,6 +58,19 @@ class Progress:
             done -= segment.rounds
         return max(segment.end_us for segment, _ in self._runs[task])
 
+    def left_us(self) -> int:
+        """The time that the plan has for what is left of it."""
+        done = {name: len(by) for name, by in self._recorder.losses.items()}
+        return max(
+            (
+                self.planned_us(name, steps)
+                - (self.planned_us(name, done[name]) if done[name] else 0)
+                for name, steps in self._steps.items()
+                if name not in self._dropped and done[name] < steps
+            ),
+            default=0,
+        )
+
     def ends_us(self) -> dict[str, int]:
         """When the tasks that were not dropped should end, in µs of the run. One that has not begun
         is as late as all others together."""

@@ -26,6 +26,12 @@ class Listener(Protocol):
     def tell(self, lines: Sequence[Line]) -> None:
         """Called several times a second, with the records that have come in."""
 
+    def warn(self, text: str) -> None:
+        """Something is not as it should be, and the run goes on."""
+
+    def left_us(self) -> int:
+        """The time that the plan has for what is left of it."""
+
     def ends(self, signal: str) -> None:
         """This signal was heard, and rounds under way are the last ones."""
 

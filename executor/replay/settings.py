@@ -28,11 +28,14 @@ class Settings:
     """stall_seconds: longest time without any op ending; None follows from the plan.
     keep_going: a task that fails is dropped, and the others are trained to their end.
     tables: the plan's file, beside which those of tasks with lengths lie.
-    notice: asked several times a second; a text ends the run where states are whole.
+    notice: asked several times a second, with the µs that the plan has for what is left of it; a
+    text ends the run where states are whole.
+    grace_s: that a run which is to end where states are whole may take until then.
     """
 
     stall_seconds: float | None = None
     keep_going: bool = False
     limits: Limits = Limits()
     tables: Path | None = None
-    notice: Callable[[], str] | None = None
+    notice: Callable[[int], str] | None = None
+    grace_s: float | None = None

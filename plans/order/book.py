@@ -46,9 +46,20 @@ def size_of(plan: Plan) -> str:
 
 def fastest(book: Book, devices: int, nodes: int = 1) -> Plan | None:
     """The plan of the shortest run on at most so many devices of so many nodes, of equals that for
-    the fewest; None where there is none."""
-    fitting = (p for p in book.plans if len(p.devices) <= devices and node_count(p) == nodes)
-    return min(fitting, key=lambda p: (p.prediction.makespan_us, len(p.devices)), default=None)
+    the fewest; None where there is none. One for several nodes takes all devices of each."""
+    local = devices // nodes
+
+    def fits(plan: Plan) -> bool:
+        own = node_count(plan)
+        if own == 1:
+            return len(plan.devices) <= local
+        return own <= nodes and len(plan.devices) == own * local
+
+    return min(
+        filter(fits, book.plans),
+        key=lambda p: (p.prediction.makespan_us, len(p.devices)),
+        default=None,
+    )
 
 
 def plan_for(book: Book, devices: int, nodes: int, where: str) -> Plan:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from support.steady import steady, timeless
+from support.steady import US, steady, timeless
 
 import executor.cli
 import planner.cli.parser
@@ -82,13 +82,13 @@ def _files() -> dict[Path, bytes]:
     }
 
 
-def profile(ref: str, output: str, *options: object) -> None:
+def profile(ref: str, output: str, *options: object, us: int = US) -> None:
     """Profile the workload on one emulated device of 1 MiB, once each; the file says the same time
     for everything."""
     quick = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
     with timeless():
         succeeded(executor_cli("profile", ref, *quick, "-o", output, *options))
-    profiles.save(output, steady(profiles.load(output)))
+    profiles.save(output, steady(profiles.load(output), us))
 
 
 def smallest_budget(source: str, *options: object) -> int:

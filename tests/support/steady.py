@@ -30,14 +30,14 @@ def _once(sample: Callable[[], tuple[int, ...]], lab: object) -> tuple[Time, ...
     return tuple(Time(US, US, US, 1) for _ in sample())
 
 
-def steady(measured: Profile) -> Profile:
+def steady(measured: Profile, us: int = US) -> Profile:
     """The profile with so many us for everything that was timed."""
-    return msgspec.convert(_steady(msgspec.to_builtins(measured)), Profile)
+    return msgspec.convert(_steady(msgspec.to_builtins(measured), us), Profile)
 
 
-def _steady(value: object) -> object:
+def _steady(value: object, us: int) -> object:
     if isinstance(value, dict):
         if "median_us" in value:
-            return {name: US if name.endswith("_us") else n for name, n in value.items()}
-        return {name: _steady(entry) for name, entry in value.items()}
-    return [_steady(entry) for entry in value] if isinstance(value, tuple | list) else value
+            return {name: us if name.endswith("_us") else n for name, n in value.items()}
+        return {name: _steady(entry, us) for name, entry in value.items()}
+    return [_steady(entry, us) for entry in value] if isinstance(value, tuple | list) else value

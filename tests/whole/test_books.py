@@ -1,6 +1,8 @@
 """Plan books from the command line: a run goes on when devices are lost or come back."""
 
 import os
+import re
+import shutil
 import signal
 import time
 from functools import partial
@@ -44,13 +46,28 @@ def tasks() -> list[Task]:
     ]
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with x.book, by a profile that has seconds for each op: what another plan saves is
+    worth a start."""
+    folder = tmp_path_factory.mktemp("book")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        made("x.book", 2_000_000)
+    return folder
+
+
 @pytest.fixture
-def book() -> None:
-    """x.book, with plans for one to three devices."""
-    profile(f"{__file__}:tasks", "profile.json")
+def book(made_once: Path) -> None:
+    """x.book, with plans for one to three devices, and its profile."""
+    shutil.copytree(made_once, Path(), dirs_exist_ok=True)
+
+
+def made(name: str, us: int) -> None:
+    profile(f"{__file__}:tasks", "profile.json", us=us)
     sizes = ("--devices", "1..3", "--segment-steps", 4, "--microbatch", 2)
     search = ("--time-limit", 5, "--jobs", 1)
-    answer = planner_cli("book", "profile.json", "-o", "x.book", *sizes, *search)
+    answer = planner_cli("book", "profile.json", "-o", name, *sizes, *search)
     assert "book of 3 plan(s), which train the same: a, b" in succeeded(answer).out
 
 
@@ -71,11 +88,33 @@ def test_devices_come_and_go_and_the_bits_stay(book: None, monkeypatch: pytest.M
     Path(NOW).write_text("one\ntwo\n")
     monkeypatch.setenv("EVENTS", "6:1 12:9 15:3 18:1")
     answer = succeeded(executor_cli("run", "x.book", "--devices-file", NOW, "-o", "x"))
-    assert "1 device(s) instead of 2: tasks end their rounds" in answer.err
+    assert re.search(r"1 device\(s\) instead of 2: .* to go, .* before: tasks end th", answer.err)
     expect_plain("x")
     headers = [runlog.load(log).header for log in runlog.files("x")]
     assert [len(header.devices) for header in headers] == [2, 1, 2, 1]
     succeeded(planner_cli("compare", "x/plan.json", "x"))
+
+
+def test_a_device_that_comes_is_left_where_a_start_takes_longer_than_it_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the plan all is over in less than a second. A device that goes is another thing."""
+    made("quick.book", 200)
+    Path(NOW).write_text("one\n")
+    monkeypatch.setenv("EVENTS", "6:2")
+    run = ("run", "quick.book", "--devices-file", NOW, "-o", "x")
+    answer = succeeded(executor_cli(*run))
+    assert len(re.findall(r"2 device\(s\) .* a start takes .*: it stays on 1", answer.err)) == 1
+    expect_plain("x")
+    assert len(list(runlog.files("x"))) == 1
+
+
+def test_processes_that_no_plan_is_for_stay_idle(book: None) -> None:
+    """Three come, and two are the fastest: the third one waits, and ends as they do."""
+    agent = started(torchrun(3, "-m", "executor", "run", "x.book", "-o", "x"), Path("said"))
+    assert ended(agent, 60) == 0, Path("said").read_text()
+    expect_plain("x")
+    assert len(runlog.load("x").header.devices) == 2
 
 
 def test_a_run_that_is_killed_goes_on_with_fewer_devices(

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import shutil
 import signal
 import time
@@ -204,7 +205,7 @@ def pressed() -> list[Task]:
         number, _, at = os.environ.get("PRESS", "").partition("@")
         if at == str(step):
             os.kill(os.getpid(), int(number))
-            time.sleep(0.3)  # until the run has heard of it
+            time.sleep(float(os.environ.get("HOLD", "0.3")))  # until the run has heard of it
         return rows(step)
 
     first, second, _ = tasks(12)
@@ -222,6 +223,21 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         budget = ("--devices", 2, "--device-memory", smallest_budget("two.json"))
         succeeded(planner_cli("build", "two.json", *budget, "-o", "first.json"))
     return folder
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_round_has_no_longer_than_the_grace(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data come after three seconds: the run ends before, and says in which op."""
+    monkeypatch.setenv("PRESS", f"{signal.SIGTERM}@5")
+    monkeypatch.setenv("HOLD", "4")
+    begun = time.monotonic()
+    said = executor_cli("run", two / "first.json", "-o", "x", "--grace", "0.5")
+    assert time.monotonic() - begun < 4
+    assert said.err.startswith("SIGTERM: tasks end their rounds within 0.5 s and are kept in x; a ")
+    assert said.code == 128 + signal.SIGTERM
+    assert re.match(
+        r"error: interrupted in \S+.*, 0\.5 s after SIGTERM; ", said.err.splitlines()[-1]
+    )
 
 
 @pytest.mark.usefixtures("heard")

@@ -89,7 +89,8 @@ def test_the_fastest_plan_for_the_devices_that_there_are_is_chosen() -> None:
     made = Book(plans=tuple(sizes))
     found = [plans.plan_for(made, count + more, 1, "x.book") for more in range(6)]
     assert [sizes.index(plan) for plan in found] == [0, 1, 1, 1, 4, 4]
-    for devices, nodes in ((count - 1, 1), (9, 2)):
+    assert plans.plan_for(made, 2 * count, 2, "x.book") is sizes[0]  # the other node is idle
+    for devices, nodes in ((count - 1, 1), (2 * count - 1, 2)):
         with pytest.raises(FormatError) as caught:
             plans.plan_for(made, devices, nodes, "x.book")
         assert f"x.book: has plans for {count} device(s), {count + 1} device(s)" in str(
