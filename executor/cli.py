@@ -5,6 +5,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -210,7 +211,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "of a plan book: train on as many devices as that file has lines, and go on with others "
     text += "when they change"
     parser.add_argument("--devices-file", type=Path, metavar="FILE", help=text)
-    parser.set_defaults(command=_run)
+    parser.set_defaults(command=_run, begun_s=None)
 
 
 def _source(ref: str) -> str:
@@ -234,6 +235,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 return finish(asked.given(lambda *_: None), run)
             finally:
                 arguments.overwrite = False  # it goes on from what it has written
+                arguments.begun_s = time.perf_counter()
 
         return following(arguments.devices_file, book_in(arguments.plan), train)
     return finish(_Asked(arguments).given(lambda *_: None), run)
@@ -283,6 +285,7 @@ class _Asked:
             book=book,
             notice=self._notice,
             grace_s=arguments.grace,
+            begun_s=arguments.begun_s,
         )
 
     def proven(self) -> Plan:

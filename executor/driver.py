@@ -89,20 +89,27 @@ def run(
         warm_up()
         team = others.joined() if others else None
         recorder = _recorder(plan, earlier, 0 if others else UNSET)
-        journal = Journal(plan, options, recorder, files)
+        since_s = options.begun_s or _process_s()
+        start_us = int((time.perf_counter() - since_s) * 1e6) if earlier else 0
+        journal = Journal(plan, options, recorder, files, start_us)
         replay = Conductor(part, store, devices, recorder, options, journal, team)
         if earlier:
             replay.leave_out(earlier.over)
-            if not options.notice:  # the process is no older than the run
+            if options.begun_s is None:
                 console.note(_spent(begun_s, built_s))
         return _replay(plan, options, replay, recorder, journal, store)
 
 
-def _spent(begun_s: float, built_s: float) -> str:
-    """The time before the first step, by what it went to, since this process began."""
+def _process_s() -> float:
+    """The time.perf_counter() when this process began."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     up_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.perf_counter()
-    ends = (ticks / os.sysconf("SC_CLK_TCK") - up_s, _LOADED_S, begun_s, built_s)
+    return ticks / os.sysconf("SC_CLK_TCK") - up_s
+
+
+def _spent(begun_s: float, built_s: float) -> str:
+    """The time before the first step, by what it went to, since this process began."""
+    ends = (_process_s(), _LOADED_S, begun_s, built_s)
     parts = zip(("imports", "plan and processes", "models and states"), pairwise(ends), strict=True)
     told = ", ".join(f"{what} {end - start:.1f} s" for what, (start, end) in parts)
     now_s = time.perf_counter()

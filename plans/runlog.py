@@ -93,10 +93,12 @@ class StopRecord(Struct, frozen=True, tag="stop", tag_field="type"):
 class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
-    error: why it had ended; empty where it was killed."""
+    error: why it had ended; empty where it was killed. start_us: the time until then since the
+    process began, or since it ended the run before; 0 where it was not measured."""
 
     error: str
     at_us: Count
+    start_us: Count = 0
 
 
 class End(Struct, frozen=True, kw_only=True, tag="end", tag_field="type"):

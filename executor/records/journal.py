@@ -23,11 +23,16 @@ class Journal:
     """Listens to a replay; the log in the `folder` is begun here.
 
     The states that tasks go on from are in the header's company, so that no killed run leaves a log
-    of only some of them.
+    of only some of them. start_us: see `RestartRecord`.
     """
 
     def __init__(
-        self, plan: Plan, options: Options, recorder: Recorder, folder: RunFolder | None
+        self,
+        plan: Plan,
+        options: Options,
+        recorder: Recorder,
+        folder: RunFolder | None,
+        start_us: int = 0,
     ) -> None:
         self.keeps = folder is not None
         self._options, self._recorder, self._folder = options, recorder, folder
@@ -35,7 +40,7 @@ class Journal:
         self._warned = 0  # tasks
         self._placed = options.earlier.placed if options.earlier else _same
         if folder:
-            folder.begin(_first_lines(plan, options, recorder))
+            folder.begin(_first_lines(plan, options, recorder, start_us))
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Write the records, say what went wrong, show the progress."""
@@ -95,10 +100,10 @@ def drop_text(drop: DropRecord) -> str:
     return f"{drop.task} in step {drop.step}{op}: {drop.reason}"
 
 
-def _first_lines(plan: Plan, options: Options, recorder: Recorder) -> list[Line]:
+def _first_lines(plan: Plan, options: Options, recorder: Recorder, start_us: int) -> list[Line]:
     """The lines before those of the first op."""
     if earlier := options.earlier:
-        restart = RestartRecord(earlier.error, recorder.now())
+        restart = RestartRecord(earlier.error, recorder.now(), start_us)
         header = _header(plan, options) if earlier.moved else earlier.header
         return [header, *earlier.standing(), restart]
     begun = [CheckpointRecord(task.name, task.done, 0) for task in plan.tasks if task.done]

@@ -19,6 +19,8 @@ class Options(Settings):
     earlier: the start of this run before this one, from whose states it goes on.
     book: the sha256 of all plans of the book that the plan is from; a run that one of them began
     goes on by another one.
+    begun_s: time.perf_counter() when this process had ended the run before this one; None where the
+    process began for this one.
     """
 
     folder: Path | None = None
@@ -27,3 +29,4 @@ class Options(Settings):
     stop: Callable[[str, int, float | None, float | None], str] | None = None
     earlier: Earlier | None = None
     book: Collection[str] = ()
+    begun_s: float | None = None

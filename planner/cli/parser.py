@@ -136,9 +136,14 @@ def _survive(option: Option) -> None:
     text = 'JSON: a list of [ms, "add" or "remove", name] of devices, or of nodes where the book '
     text += "has plans for several"
     option("--trace", required=True, metavar="FILE", help=text)
-    text = "from a change until the next step begins, as runs say it (default 10s)"
-    option("--start", type=console.duration, default=10_000_000, metavar="DURATION", help=text)
+    _start(option)
     option("--json", action="store_true", help="print JSON")
+
+
+def _start(option: Option) -> None:
+    text = "from a change until the run goes on, like 5s; or a run that has gone on, for what that "
+    text += "took on average (default 10s)"
+    option("--start", metavar="DURATION|RUN", help=text)
 
 
 def _sizes(text: str) -> Sequence[int]:
@@ -168,6 +173,7 @@ def _show(option: Option) -> None:
     text += "a middle one of the longest segment)"
     option("--round", type=_round, metavar="TASK[:ROUND]", help=text)
     option("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    _start(option)
     option("--json", action="store_true", help="print JSON")
 
 

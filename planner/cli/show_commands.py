@@ -4,8 +4,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from planner import surviving
 from planner.exporting import schedule
 from planner.inputs import corrections, residuals
 from planner.views import (
+    START_US,
     book_summary,
     compare,
     describe,
@@ -34,7 +37,7 @@ from plans import Plan, runlog, trace
 from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.lengths import held_out
-from profiles.units import show_us
+from profiles.units import parse_us, show_us
 
 
 def check_plan(options: argparse.Namespace) -> int:
@@ -95,6 +98,8 @@ def show_plan(options: argparse.Namespace) -> int:
     data = read_bytes(options.plan)
     if plans.is_book(data):
         return _show_book(options, data)
+    if options.start is not None:
+        raise FormatError(f"--start is about a book, and {options.plan} is one plan; leave it out")
     _check_pictures(options, options.plan)
     plan = plans.loads(data, options.plan)
     plans.prove(plan)  # what follows is about sound plans only
@@ -118,8 +123,26 @@ def _show_book(options: argparse.Namespace, data: bytes) -> int:
             )
     book = plans.book_from(data, options.plan)
     plans.prove_book(book)
-    print(json.dumps(book_summary(book), indent=1) if options.json else describe_book(book))
+    start_us, source = _start(options.start)
+    if options.json:
+        print(json.dumps(book_summary(book, start_us), indent=1))
+    else:
+        print(describe_book(book, start_us, source))
     return 0
+
+
+def _start(asked: str | None) -> tuple[int, str]:
+    """What a start takes, as it is given or as those of a run took on average; and which it is."""
+    if asked is None:
+        return START_US, "assumed; --start"
+    with suppress(ValueError):
+        return parse_us(asked), "as given"
+    measured = [one.start_us for one in runlog.load(asked).restarts if one.start_us]
+    if not measured:
+        raise FormatError(
+            f"{asked}: no start in it was measured; give a run that has gone on, or a time like 10s"
+        )
+    return round(fmean(measured)), f"as {len(measured)} in {asked} took on average"
 
 
 def survive_trace(options: argparse.Namespace) -> int:
@@ -127,14 +150,17 @@ def survive_trace(options: argparse.Namespace) -> int:
     book = plans.book_from(read_bytes(options.book), options.book)
     plans.prove_book(book)
     counts = surviving.read_trace(options.trace)
-    found = surviving.survive(surviving.paces_of(book), counts, counts[-1][0], options.start)
+    start_us, source = _start(options.start)
+    found = surviving.survive(surviving.paces_of(book), counts, counts[-1][0], start_us)
     if options.json:
-        print(json.dumps({**asdict(found), "share": found.share}, indent=1))
+        told = {**asdict(found), "share": found.share, "start_us": start_us}
+        print(json.dumps(told, indent=1))
         return 0
     sizes = [count for _, count in counts]
     lost = {"trained again": found.again, "starting again": found.starting}
     time = show_us(counts[-1][0] - counts[0][0])
     print(f"trace: {time} of {min(sizes)} to {max(sizes)} devices, {found.changes} changes of plan")
+    print(f"a start: {show_us(start_us)} ({source})")
     print(f"trained: {found.trained:.2f} of the training, {found.share:.1%} of what could be")
     for why, part in lost.items():
         print(f"  {why}: {part / found.free if found.free else 0:.1%}")

@@ -1,7 +1,7 @@
 """A plan for people, in words: what it is, what holds it up, and predicted against actual."""
 
 from planner.views.alternatives import describe_alternatives, ranked_alternatives
-from planner.views.book import book_summary, describe_book
+from planner.views.book import START_US, book_summary, describe_book
 from planner.views.compare import compare
 from planner.views.compare_table import table, to_json
 from planner.views.differences import describe_differences, differences, reasons

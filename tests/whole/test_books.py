@@ -19,6 +19,7 @@ from torch import Tensor
 import plans
 from executor.workload.task import Task
 from plans import runlog
+from profiles.units import show_us
 
 pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
@@ -93,6 +94,11 @@ def test_devices_come_and_go_and_the_bits_stay(book: None, monkeypatch: pytest.M
     headers = [runlog.load(log).header for log in runlog.files("x")]
     assert [len(header.devices) for header in headers] == [2, 1, 2, 1]
     succeeded(planner_cli("compare", "x/plan.json", "x"))
+    starts = [one.start_us for one in runlog.load("x").restarts]
+    assert len(starts) == 3
+    assert all(0 < us < 60e6 for us in starts)
+    told = succeeded(planner_cli("show", "x.book", "--start", "x")).out
+    assert f"a start of {show_us(round(sum(starts) / 3))} (as 3 in x took on average)" in told
 
 
 def test_a_device_that_comes_is_left_where_a_start_takes_longer_than_it_saves(
@@ -157,8 +163,12 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     sizes = ("--devices", "1..2", "--device-memory", 1)
     refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 3, "2 device(s): ")
     Path("trace.json").write_text('[[0, "add", "a"], [9000, "add", "b"], [60000, "remove", "a"]]')
-    told = succeeded(planner_cli("survive", "x.book", "--trace", "trace.json", "--start", "1s"))
-    assert "1 to 2 devices, 2 changes of plan" in told.out
+    survive = ("survive", "x.book", "--trace", "trace.json")
+    told = succeeded(planner_cli(*survive, "--start", "1s")).out
+    assert "1 to 2 devices, 2 changes of plan" in told
+    assert "a start: 1.00 s (as given)" in told
+    refused(planner_cli("show", "one.json", "--start", 1), 2, "--start is about a book")
+    refused(planner_cli(*survive, "--start", "none"), 2, "none: cannot be read")
 
 
 def test_a_book_is_not_written_over_under_torchrun(

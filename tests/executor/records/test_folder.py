@@ -175,6 +175,7 @@ def test_an_interrupted_run_goes_on_in_the_middle_of_segments(
     (restart,) = again.restarts
     assert restart.error.startswith("interrupted by SIGINT")
     assert latest <= restart.at_us < latest + 10**6
+    assert restart.start_us > 0
 
 
 def test_a_whole_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None:
