@@ -34,6 +34,33 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """While the number of devices stays as it is. pace: of those that train, if any do. ready_us:
+    when training begins; lost: the work that was lost with devices at its begin, if `loss`, when
+    some of those that trained went; change: others train than before."""
+
+    at_us: int
+    end_us: int
+    devices: int
+    pace: Pace | None
+    ready_us: int
+    lost: float = 0.0
+    change: bool = False
+    loss: bool = False
+
+    @property
+    def free(self) -> float:
+        """What all of it would train."""
+        return self.pace.rate * (self.end_us - self.at_us) if self.pace else 0.0
+
+    @property
+    def starting(self) -> float:
+        """What a start would have trained meanwhile."""
+        waits_us = min(max(0, self.ready_us - self.at_us), self.end_us - self.at_us)
+        return self.pace.rate * waits_us if self.pace else 0.0
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Work in the unit of the paces. trained: what is left of it in the end; free: with changes
     that cost nothing; again: what was lost with devices; starting: what starts would have trained
@@ -52,32 +79,51 @@ class Outcome:
         return self.trained / self.free if self.free else 1.0
 
 
-def survive(paces: Iterable[Pace], counts: Sequence[Count], end_us: int, start_us: int) -> Outcome:
-    """The outcome on these numbers of devices, in turn, until `end_us`. start_us: from a change
-    until the next step begins; the first start costs nothing."""
-    best = _best(paces)
-    trained = free = again = starting = 0.0
-    changes = losses = ready_us = 0
-    now: Pace | None = None
+def survive(
+    paces: Iterable[Pace],
+    counts: Sequence[Count],
+    end_us: int,
+    start_us: int,
+    *,
+    notice: bool = False,
+) -> Outcome:
+    """The outcome on these numbers of devices, in turn, until `end_us`; see `stretches`."""
+    return outcome(stretches(paces, counts, end_us, start_us, notice=notice))
+
+
+def stretches(
+    paces: Iterable[Pace],
+    counts: Sequence[Count],
+    end_us: int,
+    start_us: int,
+    *,
+    notice: bool = False,
+) -> list[Stretch]:
+    """What happens on these numbers of devices, in turn, until `end_us`. start_us: from a change
+    until the next step begins; the first start costs nothing. notice: devices that go say so
+    before, so that nothing is lost with them."""
+    best, found = _best(paces), list[Stretch]()
+    ready_us, now, begun = 0, None, False
     for (at_us, count), (next_us, _) in pairwise([*counts, (end_us, 0)]):
-        pace = best(count)
-        if pace is not now:
+        pace, lost, loss = best(count), 0.0, False
+        change = pace is not now
+        if change:
             if now and (pace is None or count < now.devices):
-                losses += 1
-                lost = now.rate * (max(0, at_us - ready_us) % now.kept_us)
-                again, trained = again + lost, trained - lost
-            if now or free:
-                changes += 1
-                ready_us = at_us + start_us
-            else:
-                ready_us = at_us
-            now = pace
-        if now:
-            idle_us = min(max(0, ready_us - at_us), next_us - at_us)
-            free += now.rate * (next_us - at_us)
-            starting += now.rate * idle_us
-            trained += now.rate * (next_us - at_us - idle_us)
-    return Outcome(trained, free, again, starting, changes, losses)
+                loss = True
+                since_us = 0 if notice else max(0, at_us - ready_us) % now.kept_us
+                lost = now.rate * since_us
+            ready_us = at_us + start_us if begun else at_us
+        found.append(Stretch(at_us, next_us, count, pace, ready_us, lost, change and begun, loss))
+        now, begun = pace, begun or pace is not None
+    return found
+
+
+def outcome(parts: Sequence[Stretch]) -> Outcome:
+    """All stretches together."""
+    free, again = sum(part.free for part in parts), sum(part.lost for part in parts)
+    starting = sum(part.starting for part in parts)
+    changes, losses = sum(part.change for part in parts), sum(part.loss for part in parts)
+    return Outcome(free - again - starting, free, again, starting, changes, losses)
 
 
 def _best(paces: Iterable[Pace]) -> Callable[[int], Pace | None]:

@@ -25,7 +25,7 @@ MAY_IMPORT = {
         "processes": "inputs",
         "estimate": "",
         "views": "",
-        "charts": "views",
+        "charts": "surviving views",
         "exporting": "views orders",
         "shards": "inputs",
         "rounds": "shards inputs",

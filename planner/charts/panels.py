@@ -104,7 +104,7 @@ def gantt(ax: "Axes", panel: Panel, tasks: Sequence[str]) -> None:
         names = ax.legend(loc="lower right", ncols=len(marks), fontsize=7.5, frameon=False)
         names.set_bbox_to_anchor((1, 1), ax.transAxes)
     note = panel.note + "; filled height: busy share of a crowded row" * crowded
-    _time_axis(ax, panel.window, note)
+    time_axis(ax, panel.window, note)
 
 
 def _arrows(ax: "Axes", sends: Sequence[Bar], window: Window) -> None:
@@ -131,7 +131,7 @@ def _edges(send: Bar) -> tuple[float, float]:
     return row.low + row.height, to.low
 
 
-def _time_axis(ax: "Axes", window: Window, note: str) -> None:
+def time_axis(ax: "Axes", window: Window, note: str) -> None:
     """Round ticks in the unit that suits the span, counted from the window's start."""
     from matplotlib.ticker import MaxNLocator
 

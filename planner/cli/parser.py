@@ -137,6 +137,9 @@ def _survive(option: Option) -> None:
     text += "has plans for several"
     option("--trace", required=True, metavar="FILE", help=text)
     _start(option)
+    text = "devices that go say so before, so that nothing is lost with them"
+    option("--notice", action="store_true", help=text)
+    option("--plot", metavar="PNG", help="draw devices and work over time")
     option("--json", action="store_true", help="print JSON")
 
 

@@ -146,12 +146,24 @@ def _start(asked: str | None) -> tuple[int, str]:
 
 
 def survive_trace(options: argparse.Namespace) -> int:
-    """Say what a book would train on the devices of a trace."""
+    """Say what a book would train on the devices of a trace, and draw it."""
+    if options.plot:
+        from planner.charts import gantt, survived  # matplotlib takes a second to import
+
+        check_target(options.plot, options.book, options.trace)
+        gantt.check_name(options.plot)
     book = plans.book_from(read_bytes(options.book), options.book)
     plans.prove_book(book)
     counts = surviving.read_trace(options.trace)
     start_us, source = _start(options.start)
-    found = surviving.survive(surviving.paces_of(book), counts, counts[-1][0], start_us)
+    paces = surviving.paces_of(book)
+    parts = surviving.stretches(paces, counts, counts[-1][0], start_us, notice=options.notice)
+    found = surviving.outcome(parts)
+    if options.plot:
+        title = f"{options.book} on {options.trace}: {found.share:.1%} of what could be"
+        title += f", a start takes {show_us(start_us)} ({source})"
+        gantt.save(survived.figure(parts, title), options.plot)
+        print(f"wrote {options.plot}", file=sys.stderr)
     if options.json:
         told = {**asdict(found), "share": found.share, "start_us": start_us}
         print(json.dumps(told, indent=1))

@@ -74,6 +74,12 @@ def test_a_loss_costs_the_work_since_states_were_kept() -> None:
     )
 
 
+def test_with_notice_nothing_is_lost_with_devices() -> None:
+    """A start is what a change costs."""
+    found = survive(PACES, [(0, 3), (10, 2), (20, 3)], 30, 1, notice=True)
+    assert (found.again, found.starting, found.losses) == (0, 1.0 + 1.5, 1)
+
+
 def test_devices_that_do_not_help_are_left_idle() -> None:
     """A fourth one would make it slower: it comes and goes without a change."""
     assert survive(PACES, [(0, 3), (5, 4), (9, 3)], 20, 3).changes == 0

@@ -164,7 +164,9 @@ def test_what_does_not_fit_a_book_is_refused(book: None) -> None:
     refused(planner_cli("book", "profile.json", "-o", "z.book", *sizes), 3, "2 device(s): ")
     Path("trace.json").write_text('[[0, "add", "a"], [9000, "add", "b"], [60000, "remove", "a"]]')
     survive = ("survive", "x.book", "--trace", "trace.json")
-    told = succeeded(planner_cli(*survive, "--start", "1s")).out
+    refused(planner_cli(*survive, "--plot", "s.txt"), 2, "s.txt: the name of a picture ends in")
+    told = succeeded(planner_cli(*survive, "--start", "1s", "--plot", "s.png")).out
+    assert Path("s.png").stat().st_size > 10_000
     assert "1 to 2 devices, 2 changes of plan" in told
     assert "a start: 1.00 s (as given)" in told
     refused(planner_cli("show", "one.json", "--start", 1), 2, "--start is about a book")
