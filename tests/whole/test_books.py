@@ -1,60 +1,28 @@
 """Plan books from the command line: a run goes on when devices are lost or come back."""
 
-import os
 import re
 import shutil
-import signal
-import time
-from functools import partial
 from pathlib import Path
 
 import pytest
-from support.chains import chain, rows
-from support.cli import executor_cli, planner_cli, profile, refused, succeeded
+from support.booked import NOW, expect_plain, make_book
+from support.cli import executor_cli, planner_cli, refused, succeeded
 from support.forked import ended, started, torchrun
-from support.plain import train
-from support.same import assert_saved, step_in
-from torch import Tensor
 
 import plans
-from executor.workload.task import Task
 from plans import runlog
 from profiles.units import show_us
 
 pytestmark = pytest.mark.usefixtures("alone", "untimed", "here")
 
-STEPS = 24
-NOW = "now.txt"
-
-
-def batch(step: int, number: int) -> tuple[Tensor, Tensor]:
-    """As the environment says, devices change or the process ends when a step is loaded."""
-    for event in os.environ.get("EVENTS", "").split():
-        at, _, what = event.partition(":")
-        if number == 0 and step == int(at):
-            if what == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            else:
-                Path(NOW).write_text("device\n" * int(what))
-                time.sleep(0.3)  # that is noticed before the next step
-    return rows(4, step + 100 * number)
-
-
-def tasks() -> list[Task]:
-    return [
-        chain(name, 3, 4, STEPS, seed=n, data=partial(batch, number=n))
-        for n, name in enumerate("ab")
-    ]
-
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with x.book, by a profile that has seconds for each op: what another plan saves is
-    worth a start."""
+    """A folder with x.book."""
     folder = tmp_path_factory.mktemp("book")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        made("x.book", 2_000_000)
+        make_book("x.book")
     return folder
 
 
@@ -62,25 +30,6 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def book(made_once: Path) -> None:
     """x.book, with plans for one to three devices, and its profile."""
     shutil.copytree(made_once, Path(), dirs_exist_ok=True)
-
-
-def made(name: str, us: int) -> None:
-    profile(f"{__file__}:tasks", "profile.json", us=us)
-    sizes = ("--devices", "1..3", "--segment-steps", 4, "--microbatch", 2)
-    search = ("--time-limit", 5, "--jobs", 1)
-    answer = planner_cli("book", "profile.json", "-o", name, *sizes, *search)
-    assert "book of 3 plan(s), which train the same: a, b" in succeeded(answer).out
-
-
-def expect_plain(folder: str) -> None:
-    """Both tasks have the bits of a loop that never stopped, and their losses."""
-    logs = [runlog.load(log) for log in runlog.files(folder)]
-    for task in tasks():
-        plain = train(task, 2)
-        losses = {s.step: s.loss for log in logs for s in log.steps if s.task == task.name}
-        assert [losses[step] for step in range(STEPS)] == plain.losses
-        assert step_in(Path(folder), task.name) == STEPS
-        assert_saved(f"{folder}/{task.name}.pt", plain)
 
 
 def test_devices_come_and_go_and_the_bits_stay(book: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +54,7 @@ def test_a_device_that_comes_is_left_where_a_start_takes_longer_than_it_saves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the plan all is over in less than a second. A device that goes is another thing."""
-    made("quick.book", 200)
+    make_book("quick.book", us=200)
     Path(NOW).write_text("one\n")
     monkeypatch.setenv("EVENTS", "6:2")
     run = ("run", "quick.book", "--devices-file", NOW, "-o", "x")
@@ -128,7 +77,7 @@ def test_a_run_that_is_killed_goes_on_with_fewer_devices(
 ) -> None:
     """Two processes are killed; the same command goes on in one, from the states that were kept."""
     run = ["-m", "executor", "run", "x.book", "-o", "x"]
-    agent = started(torchrun(2, *run), Path("said"), EVENTS="14:killed")
+    agent = started(torchrun(2, *run), Path("said"), EVENTS="14:SIGKILL:0 14:SIGKILL:1")
     assert ended(agent, 60)
     answer = succeeded(executor_cli(*run[2:], "--devices-file", one_device()))
     assert "x: goes on on 1 device(s), 2 before with a after step" in answer.err
