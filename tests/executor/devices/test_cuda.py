@@ -1,6 +1,5 @@
 """CUDA devices, on a runtime of threads: launches run ahead, and nothing is read too early."""
 
-import copy
 import itertools
 import re
 import sys
@@ -16,11 +15,10 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
-from support import fake_cuda, handmade, toys
-from support.chains import block, tasks_for
+from support import fake_cuda, handmade
+from support.chains import tasks_for
 from support.fit import fit
 from support.handmade import CASTING
-from support.pauses import pausing
 from support.same import assert_same
 from torch import nn
 from torch.nn import functional as F
@@ -28,25 +26,22 @@ from torch.optim import AdamW
 
 import plans
 from executor import run
-from executor.devices import Now, cuda, gpu, hostmem
+from executor.devices import Now, cuda, gpu, hostmem, limits
 from executor.devices.device import aligned, apart, until
 from executor.driver import Options
 from executor.errors import RunError, UsageError
+from executor.profiling import layer, profiler
 from executor.profiling import links as link_profiler
-from executor.profiling import profiler
 from executor.shards import host_room
 from executor.workload.batches import ROOM, Batches, staging_bytes
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
 from plans.schema import Device as Spec
 from plans.schema import Plan
-from profiles import Profile, violations
+from profiles import violations
 from profiles.schema import Numerics
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
-
-PLANS = handmade.PLANS | handmade.NOTED
-ONE_DEVICE = [name for name, make in PLANS.items() if len(make().devices) == 1]
 
 
 def on_cuda(made: Plan) -> Plan:
@@ -57,81 +52,9 @@ def on_cuda(made: Plan) -> Plan:
     return moved
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", ONE_DEVICE)
-def test_bits_of_the_plain_loop(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies that happen later than they are launched change nothing, and neither does a driver
-    that has room for few."""
-    made = PLANS[name]()
-    fake_cuda.install(monkeypatch, seed, room=(1000, 8)[seed])
-    clip = 0.05 if name in handmade.NOTED else None
-    tasks = [replace(task, clip=clip) for task in tasks_for(made)]
-    plan = on_cuda(fit(made, tasks))
-    pausing(monkeypatch, seed, 300)
-    assert_same(plan, tasks, run(plan, tasks))
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", [name for name in PLANS if name not in ONE_DEVICE])
-def test_bits_of_the_plain_loop_on_several_devices(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each waits for what others send it, later than they launch that."""
-    made = PLANS[name]()
-    fake_cuda.install(monkeypatch, seed, devices=len(made.devices), room=(1000, 8)[seed])
-    clip = 0.05 if name in handmade.NOTED else None
-    still = partial(block, 0.0)  # their random numbers are one generator's here
-    tasks = [replace(task, clip=clip) for task in tasks_for(made, still)]
-    plan = on_cuda(fit(made, tasks))
-    pausing(monkeypatch, seed, 300)
-    assert_same(plan, tasks, run(plan, tasks))
-
-
 def opened(index: int = 0) -> cuda.CudaDevice:
     """A device of 1 MiB with a slab of 1 KiB."""
     return cuda.CudaDevice(Spec(f"cuda{index}", "cuda", 1 << 20, 1), 1 << 10, index)
-
-
-CASTS = [
-    f"cast-{name}" for name in ("streamed", "relay", "packed", "norms-host", "some", "swapped")
-]
-
-
-def bf16_tasks(made: Plan, clip: float | None = None) -> list[Task]:
-    """The plan's tasks with fp32 masters."""
-    fused = partial(AdamW, lr=1e-2, fused=True)
-    own = {"precision": "bf16", "optimizer": fused, "clip": clip}
-    return [replace(task, **own) for task in tasks_for(made)]
-
-
-@pytest.mark.parametrize("name", CASTS)
-def test_bits_of_the_plain_loop_without_parameters_on_the_host(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Masters that come to the host later than they were sent, and a ring of few small slots."""
-    made = CASTING[name]()
-    fake_cuda.install(monkeypatch, pause_us=3000)
-    monkeypatch.setattr(hostmem, "PIECE", 128)
-    monkeypatch.setattr(hostmem, "RING_BYTES", 3 * 128)
-    tasks = bf16_tasks(made, 0.05 if "norms" in name else None)
-    plan = on_cuda(fit(made, tasks))
-    assert_same(plan, tasks, run(plan, tasks))
-
-
-@pytest.mark.parametrize("name", ["resident", "relay"])
-def test_a_segment_ends_when_its_last_copy_is_done(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A segment's results are in the host store before anybody reads them there."""
-    fake_cuda.install(monkeypatch, pause_us=20_000)
-    tasks = tasks_for(handmade.PLANS[name]())
-    plan = on_cuda(fit(handmade.PLANS[name](), tasks))
-    result = run(plan, tasks)
-    models = {t.name: copy.deepcopy(result.model(t.name).state_dict()) for t in tasks}
-    assert_same(plan, tasks, result)
-    for task in tasks:
-        for key, value in result.model(task.name).state_dict().items():
-            assert torch.equal(value, models[task.name][key])
 
 
 def test_a_copy_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,29 +93,27 @@ def locked_bytes(seen: SimpleNamespace, plan: Plan, tasks: list[Task]) -> set[in
     return found
 
 
-def test_host_memory_is_locked_at_its_exact_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Store and batches are page-locked before the first step, and given back after the last."""
+@pytest.mark.parametrize("ring_bytes", [0, hostmem.RING_BYTES])
+def test_host_memory_is_locked_at_its_exact_size(
+    ring_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store, batches and the ring of casts are page-locked before the first step, given back after
+    the last, and count in what the machine must have free."""
     seen = fake_cuda.install(monkeypatch)
-    tasks = tasks_for(handmade.streamed())
-    plan = on_cuda(fit(handmade.streamed(), tasks))
-    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    assert locked_bytes(seen, plan, tasks) == {sum(map(hostmem.pages, sizes))}
-
-
-def test_the_ring_of_casts_is_host_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is locked like all other, and counts in what the machine must have free."""
-    seen = fake_cuda.install(monkeypatch)
-    made = CASTING["cast-streamed"]()
-    tasks = bf16_tasks(made)
+    made = CASTING["cast-streamed"]() if ring_bytes else handmade.streamed()
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    own = {"precision": "bf16", "optimizer": fused} if ring_bytes else {}
+    tasks = [replace(task, **own) for task in tasks_for(made)]
     plan = on_cuda(fit(made, tasks))
-    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *map(staging_bytes, plan.tasks)]
-    sizes.append(hostmem.RING_BYTES)
+    beside = [*map(staging_bytes, plan.tasks), *[ring_bytes] * bool(ring_bytes)]
+    sizes = [plan.host.bytes, 8 * cuda._SCALARS, *beside]
     assert locked_bytes(seen, plan, tasks) == {sum(map(hostmem.pages, sizes))}
-    needed = plan.host.bytes + sum(map(staging_bytes, plan.tasks)) + hostmem.RING_BYTES
-    needed += 3 * sum(shard.param_bytes for shard in plan.tasks[0].shards)  # fp32, and bf16 to cut
-    monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
-    with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} free"):
-        run(plan, tasks)
+    if ring_bytes:
+        needed = plan.host.bytes + sum(beside)
+        needed += 3 * sum(s.param_bytes for s in plan.tasks[0].shards)  # fp32, and bf16 to cut
+        monkeypatch.setattr(host_room, "free_host_bytes", lambda: needed - 1)
+        with pytest.raises(RunError, match=f"need {needed} bytes, the machine has {needed - 1} f"):
+            run(plan, tasks)
 
 
 def test_of_a_store_the_pages_in_use_are_locked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +138,6 @@ def test_a_child_process_does_not_get_locked_memory(monkeypatch: pytest.MonkeyPa
     areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
     (own,) = (area for area in areas if area.startswith(f"{flat.data_ptr():x}-"))
     flags = re.search(r"VmFlags: (.*)", own)
-    assert flags
     assert "dc" in flags[1].split()
 
 
@@ -467,79 +387,6 @@ def test_an_op_reads_nothing_back_from_its_device() -> None:
     assert found == WAITS.keys()
 
 
-def rows(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(4, 32, generator=generator), torch.randn(4, 32, generator=generator)
-
-
-def workload() -> list[Task]:
-    """Tasks of every precision, by the name of this file."""
-
-    def model() -> nn.Module:
-        layers = (nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.1), nn.GELU()) for _ in range(4))
-        return nn.Sequential(*layers)
-
-    fused = partial(AdamW, lr=1e-2, fused=True)
-    return [
-        Task(f"toy-{precision}", model, rows, F.mse_loss, fused, 12, 3, precision, clip)
-        for precision, clip in (("fp32", None), ("bf16", 0.1), ("fp16-autocast", None))
-    ]
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Profile:
-    """The workload, profiled on the runtime of threads."""
-    fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(link_profiler, "_SIDE", 64)
-    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
-    asked = profiler.Options(1 << 30, None, devices=1, samples=2, numerics=Numerics(tf32=True))
-    return profiler.profile(f"{__file__}:workload", asked)
-
-
-def test_a_profile_says_what_it_was_measured_on(measured: Profile) -> None:
-    """Links, memory without what the libraries keep, switches, and updates on the host apart."""
-    assert violations(measured) == []
-    (device,) = measured.machine.devices
-    assert (device.kind, device.emulation) == ("cuda", None)
-    assert device.usable_bytes == (1 << 30) - gpu.margin(1 << 30)
-    links = {link.kind: link for link in device.links}
-    assert links.keys() == {"h2d", "d2h", "d2d", "cast"}  # one of the tasks is bf16, and one device
-    cast = links["cast"].alone  # of which the first piece is over before any copy
-    assert cast.latency_us >= hostmem.PIECE * 10**6 // cast.bytes_per_s
-    assert measured.machine.numerics == Numerics(tf32=True)
-    assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
-    assert torch.backends.cuda.matmul.allow_tf32
-
-
-def test_two_devices_of_a_machine_have_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is measured where there are two, however many the plan is for."""
-    fake_cuda.install(monkeypatch, devices=2)
-    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
-    monkeypatch.setattr(link_profiler, "_SIDE", 64)
-    mlp = f"{Path(toys.__file__)}:mlp"
-    for devices, kinds in ((1, {"h2d", "d2h", "d2d"}), (3, {"h2d", "d2h", "d2d", "p2p"})):
-        found = profiler.profile(mlp, profiler.Options(1 << 30, None, devices=devices, samples=1))
-        assert {link.kind for link in found.machine.devices[0].links} == kinds
-
-
-def test_memory_that_libraries_take_meanwhile_is_not_offered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The driver loads some with the first layer that uses them."""
-    seen, measure = fake_cuda.install(monkeypatch), profiler.task_profiler.measure
-    monkeypatch.setattr(link_profiler, "_SIDE", 64)
-    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
-    asked = profiler.Options(1 << 30, None, devices=1, samples=1)
-
-    def loading(*own: Any) -> Any:
-        seen.free -= 100 << 20
-        return measure(*own)
-
-    monkeypatch.setattr(profiler.task_profiler, "measure", loading)
-    (device,) = profiler.profile(f"{Path(toys.__file__)}:mlp", asked).machine.devices
-    assert device.usable_bytes == (924 << 20) - gpu.margin(924 << 20)
-
-
 def test_copies_are_timed_by_the_device_with_others_in_flight() -> None:
     """Their launches take time of the host, and a copy that waits for one is no link's."""
     reached, launched = iter([1.0, 1.8]), list[int]()
@@ -550,14 +397,122 @@ def test_copies_are_timed_by_the_device_with_others_in_flight() -> None:
     assert launched == 8 * [64]
 
 
-@pytest.mark.parametrize("share", [1, 2])
-def test_profile_build_run_on_one_device(share: int, measured: Profile) -> None:
-    """In the smallest budget and in twice as much, every precision trains the plain loop's bits."""
-    asked = Problem.of(measured, devices=1, device_bytes=1, host_bytes=1 << 30)
+def rows(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(2, 32, generator=generator), torch.randn(2, 32, generator=generator)
+
+
+def workload() -> list[Task]:
+    """Tasks of every precision, by the name of this file."""
+
+    def model() -> nn.Module:
+        layers = (nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.1), nn.GELU()) for _ in range(3))
+        return nn.Sequential(*layers)
+
+    fused = partial(AdamW, lr=1e-2, fused=True)
+    return [
+        Task(f"toy-{precision}", model, rows, F.mse_loss, fused, 3, 3, precision, clip)
+        for precision, clip in (("fp32", None), ("bf16", 0.1), ("fp16-autocast", None))
+    ]
+
+
+def test_profile_build_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile has links, also between two devices, memory without what libraries keep and take
+    meanwhile, and switches; every precision trains the plain loop's bits in the least memory."""
+    seen, measure = fake_cuda.install(monkeypatch, devices=2), profiler.task_profiler.measure
+    monkeypatch.setattr(link_profiler, "_SIDE", 64)
+    monkeypatch.setattr(link_profiler, "_WARM_S", 0.01)
+    monkeypatch.setattr(layer.gc, "collect", lambda: 0)
+
+    def loading(*own: Any) -> Any:
+        seen.free -= 10 << 20
+        return measure(*own)
+
+    monkeypatch.setattr(profiler.task_profiler, "measure", loading)
+    asked = profiler.Options(1 << 30, None, devices=3, samples=1, numerics=Numerics(tf32=True))
+    measured = profiler.profile(f"{__file__}:workload", asked)
+    assert violations(measured) == []
+    device = measured.machine.devices[0]
+    assert (device.kind, device.emulation) == ("cuda", None)
+    assert device.usable_bytes == (994 << 20) - gpu.margin(994 << 20)  # three tasks later
+    links = {link.kind: link for link in device.links}
+    assert links.keys() == {"h2d", "d2h", "d2d", "p2p", "cast"}  # one of the tasks is bf16
+    cast = links["cast"].alone  # of which the first piece is over before any copy
+    assert cast.latency_us >= hostmem.PIECE * 10**6 // cast.bytes_per_s
+    assert measured.machine.numerics == Numerics(tf32=True)
+    assert [task.precision for task in measured.tasks] == ["fp32", "bf16", "fp16-autocast"]
+    assert torch.backends.cuda.matmul.allow_tf32
+    problem = Problem.of(measured, devices=1, device_bytes=1, host_bytes=1 << 30)
     with pytest.raises(Infeasible) as refused:
-        build(asked, profile_sha256="0" * 64)
-    budget = share * refused.value.smallest
-    asked = Problem.of(measured, devices=1, device_bytes=budget, host_bytes=1 << 30)
-    plan = build(asked, profile_sha256="0" * 64)
+        build(problem, profile_sha256="0" * 64)
+    problem = Problem.of(
+        measured, devices=1, device_bytes=refused.value.smallest, host_bytes=1 << 30
+    )
+    plan = build(problem, profile_sha256="0" * 64)
     tasks = [task for task in workload() if task.name in {t.name for t in plan.tasks}]
     assert_same(plan, tasks, run(plan, tasks))
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    monkeypatch.setattr(limits, "_available", lambda: 1000)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)))
+    return tmp_path
+
+
+TWO = {
+    "memory.max": "900\n",
+    "memory.current": "500\n",
+    "memory.stat": "anon 3\ninactive_file 70\n",
+}
+ONE = {
+    "memory/memory.limit_in_bytes": "900\n",
+    "memory/memory.usage_in_bytes": "500\n",
+    "memory/memory.stat": "inactive_file 70\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, 1000),
+        (TWO, 470),
+        (ONE, 470),
+        (TWO | {"memory.max": "max\n"}, 1000),
+        (ONE | {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1000),
+        (TWO | {"memory.current": "990\n"}, 0),
+    ],
+)
+def test_free_memory_is_what_the_container_may_take(
+    files: dict[str, str], free: int, group: Path
+) -> None:
+    """The machine has 1,000 bytes; files in memory are given back where others need it."""
+    written(group, files)
+    assert limits.free_host_bytes() == free
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu.max": "9900000 100000\n"}, 8),
+    ],
+)
+def test_cores_are_those_that_the_quota_has_time_for(
+    files: dict[str, str], cores: int, group: Path
+) -> None:
+    """Of eight cores that the process may run on."""
+    written(group, files)
+    assert limits.cores() == list(range(cores))
