@@ -1,16 +1,24 @@
-"""Packing of what a graph keeps: the room it takes, and that it is found again."""
+"""What a graph keeps, packed: the room it takes and is said to take, found again, and counted."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import combinations
 
 import pytest
 import torch
+from support.lab import LAB
+from support.toys import WIDTH, batches, toy
 from torch import Tensor, nn
 
 from executor.devices.device import aligned
+from executor.numerics.meter import MemoryMeter
 from executor.numerics.packing import Packing
+from executor.numerics.values import hold
+from executor.profiling.bench import Bench, Case
+from executor.profiling.layer import layer_cost
+from executor.shards.shard import Shard
 
-WIDTH = 16
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def packing(x: Tensor, room: int = 1 << 14, constants: tuple[Tensor, ...] = ()) -> Packing:
@@ -133,3 +141,103 @@ def test_recurrent_layers_are_found_again(kind: type[nn.Module]) -> None:
         y.square().sum().backward()
         grads.append([parameter.grad for parameter in layer.parameters()])
     assert all(map(torch.equal, *grads))
+
+
+CHAIN = (
+    nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.2)),
+    nn.LayerNorm(32),
+    nn.Sequential(nn.Linear(32, 32), nn.ReLU(inplace=True)),
+    nn.Flatten(),
+    nn.Tanh(),
+)
+
+
+def test_layers_together_pack_no_more_than_each_for_itself() -> None:
+    """Offload bytes have room for what is packed, however layers are joined to shards."""
+    task, xs = toy("toy", *CHAIN), [batches(0)[0]]
+    each = []
+    for k, layer in enumerate(CHAIN):
+        case = Case(task, layer, xs[-1], None, k == 0, len(xs[-1]))
+        each.append(layer_cost(case, LAB).offload_bytes or 0)
+        xs.append(Bench(case, LAB.device).made)
+    assert each[3] == 0  # a view of its input
+    for first, end in combinations(range(len(CHAIN) + 1), 2):
+        shard = Shard(CHAIN[first:end], task.optimizer)
+        shard.write_params(aligned(shard.param_bytes))
+        room, out = aligned(sum(each[first:end])), aligned(1 << 12)
+        _, graph = shard.forward_graph(hold(xs[first]), out, saved=room)
+        assert graph.packing.bytes <= room.numel()
+
+
+def test_a_packed_graph_that_is_timed_gives_the_same_gradients() -> None:
+    """The measured backward ends as the one that recomputes does."""
+    task, layer = toy("toy", *CHAIN), CHAIN[0]
+    bench = Bench(Case(task, layer, batches(0)[0], None, False, len(batches(0)[0])), LAB.device)
+    bench.grads.zero_()  # what is between gradients stays as it is
+    bench.recompute_backward()
+    grads = bench.grads.clone()
+    bench.grads.zero_()
+    order: list[str] = []
+    bench.pack_backward(aligned(bench.packed_bytes() or 0), lambda: order.append("packed"))
+    assert order == ["packed"]
+    assert grads.any()
+    assert torch.equal(bench.grads, grads)
+
+
+class SparseLayer(nn.Module):
+    """Keeps a sparse matrix for its backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(torch.eye(len(x)).to_sparse(), x)
+
+
+def test_what_cannot_be_packed_has_no_offload_bytes() -> None:
+    """A layer that keeps something sparse is measured, and not offered for offloading."""
+    task, layer = toy("toy", SparseLayer()), SparseLayer()
+    cost = layer_cost(Case(task, layer, torch.rand(4, 4, requires_grad=True), None, False, 4), LAB)
+    assert cost.offload_bytes is None
+
+
+def test_the_peak_is_of_what_lives_at_once() -> None:
+    """Freed before the next is made: the peak is one tensor, not their sum."""
+    with MemoryMeter() as meter:
+        for _ in range(3):
+            a = torch.empty(1000, dtype=torch.uint8)
+            del a
+    assert (meter.peak_bytes, meter.live_bytes) == (1000, 0)
+
+
+def test_views_of_old_tensors_are_free() -> None:
+    """Slices, in-place changes and copies into what existed before take nothing."""
+    old = torch.zeros(1000)
+    with MemoryMeter() as meter:
+        old[10:20].add_(1)
+        old.view(10, 100)[3].copy_(old[:100])
+    assert meter.peak_bytes == 0
+
+
+def test_a_storage_counts_once() -> None:
+    """Views of a new tensor are not counted again, and keep it alive."""
+    with MemoryMeter() as meter:
+        a = torch.zeros(250)
+        b = a.view(10, 25)[2]
+        del a
+        assert meter.live_bytes == 1000
+        assert b.numel() == 25
+    del b
+    assert meter.live_bytes == 0
+
+
+def test_a_meter_goes_on_where_it_was_left() -> None:
+    """Entered again, the peak begins at what is still alive; frees in between are seen."""
+    meter = MemoryMeter()
+    with meter:
+        a, b = torch.empty(1000, dtype=torch.uint8), torch.empty(500, dtype=torch.uint8)
+    del b
+    with meter.restart():
+        pass
+    assert meter.peak_bytes == meter.live_bytes == 1000
+    with meter.restart():
+        del a
+        torch.empty(300, dtype=torch.uint8)
+    assert (meter.peak_bytes, meter.live_bytes) == (1000, 0)

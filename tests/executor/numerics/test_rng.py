@@ -1,7 +1,5 @@
 """Random numbers: counted, found in advance, and drawn from each task's own stream."""
 
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -103,64 +101,6 @@ def test_a_wrong_end_is_an_error() -> None:
         rng.finish(0, 0, 1, after(rng.state(0, 0, 1), 5))
 
 
-def test_one_microbatch_chains() -> None:
-    """With one microbatch each shard begins where the one before it ended, whatever it drew."""
-    rng = TaskRng(seeded(), [None, None], 1)
-    for drawn in (5, 9):
-        rng.finish(0, 0, 0, after(rng.state(0, 0, 0), 5))
-        assert torch.equal(rng.state(0, 0, 1), after(seeded(), 5))
-        if drawn == 9:
-            rng.finish(0, 0, 1, after(seeded(), drawn))
-    assert torch.equal(rng.state(1, 0, 0), after(seeded(), 9))
-
-
-def test_unknown_draws_need_one_microbatch() -> None:
-    """States of a second microbatch cannot be found without a number of draws."""
-    with pytest.raises(ValueError, match="one microbatch only"):
-        TaskRng(seeded(), [None], 2)
-
-
-def test_old_steps_are_forgotten() -> None:
-    """Memory does not grow with the number of steps."""
-    rng = TaskRng(seeded(), [3], 2)
-    for step in range(50):
-        for microbatch in range(2):
-            state = rng.state(step, microbatch, 0)
-            rng.finish(step, microbatch, 0, after(state, 3))
-    assert len(rng._states) <= 5
-
-
-def test_threads_draw_their_own_numbers() -> None:
-    """Two threads under modes draw what each would draw alone; the default stays untouched."""
-    guard = Guard()
-    expected = {}
-    for seed in range(2):
-        generator = Generator().manual_seed(seed)
-        expected[seed] = [torch.rand(500, generator=generator) for _ in range(20)]
-    drawn: dict[int, list[Tensor]] = {}
-
-    def draw(seed: int) -> None:
-        with RandomMode(seeded(seed)):
-            drawn[seed] = [torch.rand(500) for _ in range(20)]
-
-    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed in range(2):
-        assert all(map(torch.equal, drawn[seed], expected[seed]))
-    guard.check()
-
-
-def test_the_guard_notices_a_draw() -> None:
-    """Somebody drew from the default generator outside of every mode."""
-    guard = Guard()
-    torch.rand(1)
-    with pytest.raises(DrawError, match="drew random numbers or set a seed"):
-        guard.check()
-
-
 class OwnSource:
     """A generator of a device's own."""
 
@@ -194,14 +134,6 @@ def test_the_guard_of_a_device_notices_a_draw_from_the_cpus_generator() -> None:
     torch.rand(1)
     with pytest.raises(DrawError, match=r"drew from the CPU's generator.*device=x.device"):
         guard.check()
-
-
-def test_data_has_its_own_randomness() -> None:
-    """Data may draw from generators of its own, not from the default one."""
-    with OwnRandomness():
-        torch.rand(3, generator=Generator().manual_seed(1))
-        with pytest.raises(DrawError, match="belongs to the model"):
-            torch.rand(3)
 
 
 class Noise(Dataset[Tensor]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import trees
 from support.zoo import MODELS
@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from executor.numerics.dispatch_mode import OpMode
-from executor.numerics.meter import MemoryMeter
-from executor.numerics.pieces import Pieces
 from executor.numerics.splitting import Later, input_gradients, parameter_gradients
 from executor.numerics.values import Value, hold
 
@@ -223,8 +221,7 @@ def test_recurrent_layers(make: Callable[..., nn.Module]) -> None:
             self.inner = inner
 
         def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.inner(x)[0]
-            return y
+            return self.inner(x)[0]
 
     check(Only(), torch.randn(3, 5, 8))
 
@@ -254,7 +251,6 @@ def test_zoo(name: str) -> None:
     check(MODELS[name](4), torch.randn(6, WIDTH), once=name != "checkpoint")
 
 
-@settings(max_examples=40)
 @given(trees.MODELS, st.integers(0, 9))
 def test_random_modules(tree: Any, seed: int) -> None:
     """Trees of layers with skips, shared and frozen parameters, statistics and dropout."""
@@ -269,48 +265,6 @@ def test_the_first_part_leaves_products_for_weights() -> None:
     assert counts == [2, 2]
     assert not later.now
     assert len(later.nodes) == 2
-
-
-def test_what_is_left_of_a_block() -> None:
-    """Of a transformer's block no weight of a product comes with the first part."""
-    torch.manual_seed(0)
-    block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
-    counts, later = check(block, torch.randn(2, 5, 16))
-    assert counts[1] == 4
-    assert all(parameter.ndim == 1 for parameter, _ in later.now)
-
-
-def test_nothing_is_left_out_of_a_whole_one() -> None:
-    """`whole` computes all in the first part."""
-    net = nn.Linear(WIDTH, WIDTH)
-    value, y = begun(net, torch.randn(6, WIDTH))
-    roots = [(get_gradient_edge(y), torch.ones(6, WIDTH))]
-    _, later = input_gradients(roots, value.tensors, list(net.parameters()), whole=True)
-    assert not later.nodes
-    assert {id(p) for p, _ in later.now} == set(map(id, net.parameters()))
-
-
-def test_only_what_the_second_part_needs_stays() -> None:
-    """Of two products and what lies between them, their inputs and the gradients that came."""
-    rows, wide = 64, 128
-    net = nn.Sequential(nn.Linear(WIDTH, wide), nn.GELU(), nn.Tanh(), nn.Linear(wide, WIDTH))
-    value = hold(torch.randn(rows, WIDTH, requires_grad=True)).begun({})
-    pieces = Pieces()
-    dy = torch.ones(rows, WIDTH)
-    with MemoryMeter() as meter:
-        with pieces.hooks():
-            y = net(value.tensors[0])
-        roots = [(get_gradient_edge(y), dy)]
-        del y
-        assert meter.live_bytes == 4 * rows * (wide + wide)  # GELU's input, Tanh's output
-        (dx,), later = input_gradients(roots, value.tensors, list(net.parameters()), lent=[dy])
-        del dx, roots
-        pieces.free(node for node, _ in later.nodes)
-    assert meter.live_bytes == 4 * rows * (WIDTH + wide + wide)  # dy, d and x of the products
-    found: dict[int, Tensor] = {}
-    parameter_gradients(later, lambda p, g: found.update({id(p): g}))
-    (net(value.tensors[0].detach()) * dy).sum().backward()
-    assert all(torch.equal(found[id(p)], p.grad) for p in net.parameters() if p.grad is not None)
 
 
 def test_graphs_are_freed() -> None:

@@ -1,33 +1,41 @@
-"""Every optimizer that works in a plain loop has its bits in a plan, with whatever it keeps."""
+"""Every optimizer that works in a plain loop has its bits in a plan, with whatever it keeps, with
+schedulers and parameter groups, however the plan cuts and moves, and from a checkpoint on."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from support import handmade
-from support.chains import WIDTH, block, tasks_for
-from support.cli import planner_cli, profile, smallest_budget, succeeded
-from support.fit import fit
-from support.optimizers import Odd
+from support.chains import WIDTH, block, chain, tasks_for
+from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
+from support.fit import fit, later
+from support.optimizers import Odd, by_kind
+from support.plain import train
 from support.same import assert_same, goes_on
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
-from torch.optim import Optimizer
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import lr_scheduler as rates
 
 import plans
 from executor import run
+from executor.driver import Options
+from executor.errors import MismatchError
 from executor.optim.optimizer import ShardOptimizer
 from executor.workload.task import Task
 from plans.schema import Plan
 from profiles.codec import ALIGNMENT
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 Make = Callable[[list[Any]], Optimizer]
+FUSED = partial(AdamW, lr=1e-2, fused=True)
 
 
 def muon(parameters: list[nn.Parameter]) -> Optimizer:
@@ -35,7 +43,22 @@ def muon(parameters: list[nn.Parameter]) -> Optimizer:
     return optim.Muon([p for p in parameters if p.ndim == 2], lr=0.02)
 
 
-TORCH: dict[str, Make] = {
+class Sparing(Optimizer):
+    """Beside what belongs to parameters, a counter of its own."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        state: dict[Any, Any] = self.state
+        state["steps"] = state.get("steps", 0) + 1
+        for p in (p for group in self.param_groups for p in group["params"]):
+            if p.grad is not None:
+                p.sub_(p.grad, alpha=0.1 / state["steps"])
+
+
+EVERY: dict[str, Make] = {
     "sgd": partial(optim.SGD, lr=0.1),
     "momentum": partial(optim.SGD, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01),
     "nesterov": partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
@@ -55,95 +78,77 @@ TORCH: dict[str, Make] = {
     "adadelta": partial(optim.Adadelta, lr=1.0),
     "adafactor": partial(optim.Adafactor, lr=1e-2),
     "muon": muon,
+    "odd": Odd,
+    "sparing": Sparing,
+    "tensor": lambda given: AdamW(given, lr=torch.tensor(1e-2), fused=True),
 }
 
 
-class Sparing(Optimizer):
-    """Beside what belongs to parameters, a counter of its own."""
-
-    def __init__(self, params: Iterable[Any], lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        state: dict[Any, Any] = self.state
-        state["steps"] = state.get("steps", 0) + 1
-        for p in (p for group in self.param_groups for p in group["params"]):
-            if p.grad is not None:
-                p.sub_(p.grad, alpha=0.1 / state["steps"])
+def warm_then_down(optimizer: Optimizer) -> rates.LRScheduler:
+    """Linear at first, then a cosine."""
+    first = rates.LinearLR(optimizer, 0.2, total_iters=2)
+    return rates.SequentialLR(
+        optimizer, [first, rates.CosineAnnealingLR(optimizer, 6)], milestones=[2]
+    )
 
 
-OWN: dict[str, Make] = {"odd": Odd, "sparing": Sparing}
-EVERY = TORCH | OWN
+class Decaying:
+    """A rate that remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, step: int) -> float:
+        self.asked += 1
+        return 0.9**self.asked
 
 
-def planned(name: str, optimizer: Make, **changed: Any) -> tuple[Plan, list[Task]]:
-    """A hand-made plan of that name with this optimizer."""
-    made = handmade.PLANS[name]()
-    tasks = [replace(task, optimizer=optimizer, **changed) for task in tasks_for(made)]
+SCHEDULES: dict[str, Any] = {
+    "none": None,
+    "sequence": warm_then_down,
+    "lambda": lambda optimizer: rates.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "object": lambda optimizer: rates.LambdaLR(optimizer, Decaying()),
+    "cosine": partial(rates.CosineAnnealingLR, T_max=5),
+    "one cycle": partial(rates.OneCycleLR, max_lr=0.1, total_steps=8),  # writes betas as well
+    "exponential": partial(rates.ExponentialLR, gamma=0.7),  # from the rate there is
+    "milestones": partial(rates.MultiStepLR, milestones=[1, 2], gamma=0.5),
+}
+
+GROUPED = ("momentum", "amsgrad-fused", "adam-foreach", "adagrad-fused")
+MASTERS = ("adagrad", "adafactor", "muon", "nadam", "odd")  # steps fp32 copies of bf16
+
+
+def planned(name: str, **changed: Any) -> tuple[Plan, list[Task]]:
+    """A hand-made plan of that name for tasks that are changed so."""
+    made = (handmade.PLANS | handmade.NOTED)[name]()
+    tasks = [replace(task, **changed) for task in tasks_for(made)]
     plan = fit(made, tasks)
     plans.prove(plan)
     return plan, tasks
 
 
-def assert_trained(plan: Plan, tasks: list[Task]) -> None:
+def trained(name: str, **changed: Any) -> None:
+    """A run that has the bits of the plain loop."""
+    plan, tasks = planned(name, **changed)
     assert_same(plan, tasks, run(plan, tasks))
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "adafactor", "muon", "nadam", "odd"])
-def test_any_optimizer_steps_masters(optimizer: str) -> None:
-    """In bf16 it works on fp32 copies of the parameters."""
-    assert_trained(*planned("streamed", EVERY[optimizer], precision="bf16"))
-
-
-@pytest.mark.parametrize("name", ["streamed", "state"])
-@pytest.mark.parametrize("optimizer", EVERY)
-def test_any_optimizer_goes_on_from_a_checkpoint(optimizer: str, name: str, tmp_path: Path) -> None:
-    """With the bits of a plain loop, whatever it keeps and whenever that was made: updated on the
-    host, and on the device with state that is copied there and back."""
-    goes_on(*planned(name, EVERY[optimizer]), tmp_path, step=3)
-
-
-def _model() -> nn.Module:
-    return nn.Sequential(*(block() for _ in range(3)))
-
-
-def _rows(length: int, step: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    inputs, targets = torch.randn(2, 3, length, WIDTH, generator=generator).unbind()
-    return inputs, targets
-
-
-def _every(length: int) -> list[Task]:
-    names = ("adagrad", "adafactor", "odd")
-    data = partial(_rows, length)
-    return [Task(name, _model, data, F.mse_loss, EVERY[name], 3, seed=5) for name in names]
-
-
-def short() -> list[Task]:
-    return _every(1)
-
-
-def long() -> list[Task]:
-    """With boundaries so large that a small device takes one sample at a time."""
-    return _every(64)
-
-
-@pytest.mark.parametrize(("workload", "microbatches"), [(short, 1), (long, 3)])
-def test_what_the_planner_builds_has_the_same_bits(
-    workload: Callable[[], list[Task]],
-    microbatches: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("optimizer", "schedule"), [*zip(EVERY, cycle(SCHEDULES))])
+def test_any_optimizer_goes_on_from_a_checkpoint(
+    optimizer: str, schedule: str, tmp_path: Path
 ) -> None:
-    """By the command lines, on a device that hardly does."""
-    monkeypatch.chdir(tmp_path)
-    profile(f"{__file__}:{workload.__name__}", "p.json")
-    budget = smallest_budget("p.json") * 11 // 10
-    succeeded(planner_cli("build", "p.json", "-o", "x.json", "--device-memory", budget))
-    plan = plans.load("x.json")
-    assert microbatches in {task.microbatches for task in plan.tasks}
-    assert_trained(plan, workload())
+    """With the bits of a plain loop, whatever it and its scheduler keep and have written: updated
+    on the host, and on the device with state that is copied there and back."""
+    masters = optimizer in MASTERS
+    place = "streamed" if masters or len(optimizer) % 2 else "state"
+    plan, tasks = planned(
+        place,
+        optimizer=EVERY[optimizer],
+        scheduler=SCHEDULES[schedule],
+        groups=by_kind if optimizer in GROUPED else None,
+        precision="bf16" if masters else "fp32",
+    )
+    goes_on(plan, tasks, tmp_path, step=2 + len(schedule) % 2)
 
 
 def matrices(parameters: list[nn.Parameter]) -> Optimizer:
@@ -151,8 +156,7 @@ def matrices(parameters: list[nn.Parameter]) -> Optimizer:
     return optim.AdamW([{"params": [p for p in parameters if p.ndim == 2]}], lr=1e-2)
 
 
-@pytest.mark.parametrize("optimizer", [muon, matrices])
-def test_a_shard_may_have_nothing_to_step(optimizer: Make, tmp_path: Path) -> None:
+def test_a_shard_may_have_nothing_to_step(tmp_path: Path) -> None:
     """Its parameters stay as they are, beside a scheduler and from a checkpoint on as well."""
     made = handmade.PLANS["streamed"]()
     _, second, last = made.tasks[0].shards
@@ -163,7 +167,7 @@ def test_a_shard_may_have_nothing_to_step(optimizer: Make, tmp_path: Path) -> No
         return nn.Sequential(*layers)
 
     rates = partial(optim.lr_scheduler.ExponentialLR, gamma=0.7)
-    tasks = [replace(t, model=model, optimizer=optimizer, scheduler=rates) for t in tasks_for(made)]
+    tasks = [replace(t, model=model, optimizer=matrices, scheduler=rates) for t in tasks_for(made)]
     plan = fit(made, tasks)
     goes_on(plan, tasks, tmp_path, step=3)
 
@@ -180,13 +184,13 @@ class Rare(nn.Module):
         return y + self.sometimes(x) if float(x.detach()[0, 0]) > 0 else y
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "amsgrad-fused", "momentum", "adagrad", "odd"])
+@pytest.mark.parametrize("optimizer", ["amsgrad-fused", "momentum", "odd"])
 def test_parameters_without_gradients_are_left_out(optimizer: str) -> None:
     """No state is made for them and nothing decays."""
     made = handmade.PLANS["streamed"]()
     tasks = [replace(t, optimizer=EVERY[optimizer]) for t in tasks_for(made, make=Rare)]
     plan = fit(made, tasks)
-    assert_trained(plan, tasks)
+    assert_same(plan, tasks, run(plan, tasks))
 
 
 def test_state_of_any_form_lies_in_the_flat() -> None:
@@ -222,3 +226,130 @@ def test_late_state_without_room_stays_beside() -> None:
         made.step(flat)
     assert made.state_bytes == flat.numel()
     assert not _lies_in(made.optimizer.state[parameter]["late"], flat)
+
+
+def test_a_tensor_is_nobody_elses() -> None:
+    """One that a factory gives to the optimizers of all shards stays as it was."""
+    rate = torch.tensor(1e-2)
+    optimizer = partial(AdamW, lr=rate, fused=True)
+    plan, tasks = planned("streamed", scheduler=SCHEDULES["exponential"], optimizer=optimizer)
+    result = run(plan, tasks)
+    assert float(rate) == pytest.approx(1e-2)
+    assert_same(plan, tasks, result)
+
+
+def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 30 * F.mse_loss(outputs, targets)
+
+
+@pytest.mark.parametrize("precision", ["fp16-autocast", "bf16"])
+def test_a_scheduler_counts_steps_that_are_left_out(precision: str, tmp_path: Path) -> None:
+    """As in a plain loop, which does not ask a GradScaler before it calls scheduler.step()."""
+    schedule = SCHEDULES["exponential"]
+    how = {"precision": precision, "loss": loud, "scheduler": schedule, "optimizer": FUSED}
+    goes_on(*planned("norms-host", clip=0.1, **how), tmp_path, step=2)
+
+
+def test_a_rate_for_each_group() -> None:
+    """A scheduler that wants as many rates as there are groups finds them in every shard."""
+    schedule = partial(rates.OneCycleLR, max_lr=[0.1, 0.05, 0.01, 0.02], total_steps=8)
+    trained("streamed", groups=by_kind, scheduler=schedule, optimizer=FUSED)
+
+
+def own_groups(parameters: list[nn.Parameter]) -> Optimizer:
+    """As people write it: weights decay, biases do not."""
+    weights = [p for p in parameters if p.ndim > 1]
+    biases = [p for p in parameters if p.ndim <= 1]
+    groups = [{"params": weights, "weight_decay": 0.3}, {"params": biases, "weight_decay": 0.0}]
+    return AdamW(groups, lr=1e-2, fused=True)
+
+
+def test_an_optimizer_may_make_groups_itself(tmp_path: Path) -> None:
+    """From the list that it is given, in every shard anew."""
+    how = {"optimizer": own_groups, "scheduler": SCHEDULES["sequence"]}
+    goes_on(*planned("streamed", **how), tmp_path, step=2)
+
+
+def cut(plan: Plan, ends: list[int]) -> Plan:
+    """A plan of one task, with its shards elsewhere."""
+    (task,) = plan.tasks
+    starts = [0, *ends]
+    shards = tuple(
+        structs.replace(shard, first_layer=first, end_layer=end)
+        for shard, first, end in zip(task.shards, starts, ends, strict=False)
+    )
+    return structs.replace(plan, tasks=(structs.replace(task, shards=shards),))
+
+
+@pytest.mark.parametrize("optimizer", [FUSED, own_groups], ids=["groups", "own groups"])
+def test_another_cut_goes_on(optimizer: Callable[[list[Any]], Optimizer], tmp_path: Path) -> None:
+    """A checkpoint of shards that agree is one of the task, whatever the next plan's shards are."""
+    groups = by_kind if optimizer is FUSED else None
+    plan, tasks = planned(
+        "streamed", groups=groups, scheduler=SCHEDULES["object"], optimizer=optimizer
+    )
+    goes_on(plan, tasks, tmp_path, other=fit(cut(plan, [1, 5, 6]), tasks), step=2)
+    saved = torch.load(tmp_path / "a.pt")
+    assert len(saved["settings"]) == 1
+    held = [n for group in saved["settings"][0]["params"] for n in group]
+    assert sorted(held) == sorted(saved["optimizer"])
+
+
+def by_shard(parameters: list[nn.Parameter]) -> Optimizer:
+    """A setting that differs from shard to shard."""
+    return SGD(parameters, lr=0.01 if parameters[0].sum() > 0 else 0.02)
+
+
+def test_settings_of_other_shards_are_not_mixed(tmp_path: Path) -> None:
+    """Shards that do not agree can go on with the same cut only."""
+    plan, tasks = planned("streamed", optimizer=by_shard)
+    run(later(plan, 0, 2), tasks, Options(folder=tmp_path))
+    other = later(fit(cut(plan, [1, 3, 6]), tasks), 2, 2)
+    with pytest.raises(MismatchError, match="other settings of the optimizer for"):
+        run(other, tasks, Options(folder=tmp_path))
+
+
+def test_a_scheduler_is_wanted_by_both(tmp_path: Path) -> None:
+    """A checkpoint of a task that had none, or had one, is not one to go on from."""
+    with_one, tasks = planned("resident", scheduler=warm_then_down)
+    without = [replace(task, scheduler=None) for task in tasks]
+    run(later(with_one, 0, 1), tasks, Options(folder=tmp_path))
+    with pytest.raises(MismatchError, match="the checkpoint has a scheduler and the task none"):
+        run(later(with_one, 1, 3), without, Options(folder=tmp_path))
+    run(later(with_one, 0, 1), without, Options(folder=tmp_path, overwrite=True))
+    with pytest.raises(MismatchError, match="the task has a scheduler and the checkpoint none"):
+        run(later(with_one, 1, 3), tasks, Options(folder=tmp_path))
+
+
+def scheduled(steps: int) -> list[Task]:
+    """A task of equal layers, some of which decay, at rates that come and go."""
+    task = chain("a", 4, 4, steps)
+    how: dict[str, Any] = {"scheduler": SCHEDULES["one cycle"], "groups": by_kind}
+    return [replace(task, optimizer=FUSED, **how)]
+
+
+def short() -> list[Task]:
+    return scheduled(3)
+
+
+def long() -> list[Task]:
+    return scheduled(7)
+
+
+def test_a_built_plan_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command lines, profiled and built for more steps: the bits of one plain loop."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("short", "long"):
+        profile(f"{__file__}:{name}", f"{name}.json")
+    budget = ("--device-memory", smallest_budget("short.json"))
+    succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
+    succeeded(executor_cli("run", "first.json", "-o", "x"))
+    rest = ("--from", "x", "-o", "rest.json")
+    succeeded(planner_cli("build", "long.json", *rest))  # on a larger device, in fewer shards
+    succeeded(executor_cli("run", "rest.json", "-o", "x"))
+    sizes = [plans.load(f"{name}.json").tasks[0].microbatches for name in ("first", "rest")]
+    plain = train(long()[0], lambda step: sizes[step >= 3])
+    saved = torch.load("x/a.pt")
+    assert saved["step"] == 7
+    for name, value in plain.params.items():
+        assert torch.equal(saved["model"][name], value), name
