@@ -4,11 +4,9 @@ Each replica adds its microbatches in ascending order, and replicas are added in
 first microbatches. With one replica of everything that is the ordinary loop.
 """
 
-import random
 import signal
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 from msgspec import structs
-from support.device_cases import KEPT, MICROBATCHES, RESIDENT, SPILLING, dropping
-from support.device_ways import (
+from support.device_cases import (
+    KEPT,
+    MICROBATCHES,
+    RESIDENT,
+    SPILLING,
     any_way,
     choosy,
-    crossing,
+    dropping,
     failing,
     layout,
     norming,
@@ -30,7 +31,6 @@ from support.device_ways import (
     two_of_which_one_fails,
 )
 from support.fit import later
-from support.passes import greedy
 from support.pauses import pausing
 from support.plain import train
 from support.same import added_as, assert_same, goes_on, shares_of, step_in
@@ -39,21 +39,17 @@ from support.slabs import bound
 from executor import run
 from executor.driver import Options
 from executor.errors import InterruptedRun, RunError
-from planner.lowering import PipelineRound
-from planner.pipelines.reorder import moved
-from planner.shards.modes import Mode
-from planner.shards.shard_cost import Links
 from plans import runlog
-from plans.trace import happened
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed", "one_thread")
 
 
-@pytest.mark.parametrize("seed", range(32))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_way_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bits of a loop that adds as the plan does, with nothing outside of what was planned on
-    any device."""
+    any device, whatever delays there are before ops."""
     case, way = any_way(seed)
+    pausing(monkeypatch, seed, 500)
     plan = case.planned(way)
     ends = bound(monkeypatch, plan)
     done = run(plan, [case.task])
@@ -62,19 +58,6 @@ def test_any_way_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends == [one.slab_bytes for one in memory]
     for peak, one in zip(done.peak_bytes, memory, strict=True):
         assert one.slab_bytes < peak <= one.slab_bytes + one.reserve_bytes
-
-
-def test_shards_on_devices_that_a_search_found() -> None:
-    """Some are on two, with a few microbatches each."""
-    case = dropping()
-    layers = len(case.profile.tasks[0].layers)
-    order = partial(greedy, rng=random.Random(0))
-    way = case.way(((0,),) * (layers - 1) + ((1,),), RESIDENT, order)
-    made = PipelineRound(way, Links.of(case.problem.alike(count=2).device))
-    found = moved(made, 1 << 26, 20_000)
-    assert found
-    assert max(map(len, found.replicas)) == 2
-    case.trained(replace(way, order=found.order))
 
 
 def test_another_order_of_addition_has_other_bits() -> None:
@@ -98,9 +81,10 @@ def test_a_step_is_left_out_on_all_devices_or_on_none() -> None:
 
 def test_gradients_that_a_replica_does_not_have() -> None:
     """They are left out of the sum, of norms and updates, wherever they are sent."""
-    for clip, mode in ((0.5, KEPT), (None, SPILLING)):
-        for case, way in choosy(clip, mode):
-            case.trained(way)
+    (case, way), _ = choosy(0.5, KEPT)
+    case.trained(way)
+    _, (case, way) = choosy(None, SPILLING)
+    case.trained(way)
 
 
 def test_replicas_of_what_forwards_change_are_refused() -> None:
@@ -116,31 +100,9 @@ def test_replicas_of_what_forwards_change_are_refused() -> None:
         run(plan, [case.task])
 
 
-@pytest.mark.parametrize("mode", [RESIDENT, SPILLING])
-def test_any_interleaving_gives_the_same_bits(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random delays before every op change the order of the streams and nothing else."""
-    case, way = crossing(mode)
-    pausing(monkeypatch, 1, 1000)
-    case.trained(way)
-
-
-def test_a_run_says_what_every_stream_did(tmp_path: Path) -> None:
-    """Every op of every round is in the log, sends among them, and a loss for each step."""
-    case = dropping()
-    way = case.way(layout(2, 2))
-    plan = case.planned(way)
-    run(plan, [case.task], Options(folder=tmp_path))
-    ops = list(happened(plan, runlog.load(tmp_path)))
-    (program,) = plan.programs
-    assert len(ops) == len(program.enter) + 2 * len(program.round) + len(program.leave)
-    assert {"0.p2p", "3.p2p"} <= {op.stream for op in ops}
-    assert [line.step for line in runlog.load(tmp_path).steps] == [0, 1]
-
-
-@pytest.mark.parametrize("feature", ["masters", "scaled"])
-def test_a_run_goes_on_where_another_ended(feature: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_where_another_ended(tmp_path: Path) -> None:
     """On other devices than before, in another order, adding alike."""
-    ways = one_after_another(feature)
+    ways = one_after_another("scaled")
     (case, _), _ = ways
     first, rest = (case.planned(way) for _, way in ways)
     goes_on(first, [case.task], tmp_path, added_as(first), other=rest)
@@ -191,14 +153,3 @@ def test_a_task_that_fails_leaves_others_alone() -> None:
     (mine,) = [task for task in plan.tasks if task.name == "b"]
     alone = structs.replace(plan, tasks=(mine,))
     assert_same(alone, [other.task], result, added_as(plan))
-
-
-def test_a_rule_ends_a_task_on_all_its_devices() -> None:
-    """Where a segment ends, whatever its devices."""
-    case = dropping()
-    plan = case.planned(case.way(layout(2, 1)))
-    (segment,) = plan.segments
-    halves = (structs.replace(segment, rounds=1),) * 2
-    plan = structs.replace(plan, segments=halves)
-    result = run(plan, [case.task], Options(stop=lambda *_: "enough"))
-    assert (result.stopped.keys(), len(result.losses["a"])) == ({"a"}, 1)

@@ -36,7 +36,7 @@ from plans.order import waiting
 from plans.schema import Plan
 from profiles.codec import sha256
 
-_LOOK_S, _LATE_S = 0.02, 100  # between two looks for a job; that one may be late
+_LOOK_S, _LATE_S = 0.02, 250  # between two looks for a job; that one may be late
 
 Bits = dict[str, Any]  # as JSON has it
 
@@ -78,8 +78,7 @@ def done(job: Job, folder: Path) -> Bits:
             processes.main(Asked(plan, job.tasks, options), partial(_finish, found, number))
         if "error" in found:
             return found
-    bits: Bits = json.loads(json.dumps(found))
-    return bits
+    return json.loads(json.dumps(found))
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,7 @@ class Together:
     def left(self, number: int) -> Bits:
         """What is left of a job."""
         file = self._folder / f"{number}.bits"
-        bits: Bits = json.loads(file.read_text()) if file.exists() else {"error": "not done"}
-        return bits
+        return json.loads(file.read_text()) if file.exists() else {"error": "not done"}
 
 
 def _serve(folder: Path) -> None:
@@ -207,8 +205,7 @@ def _next(file: Path) -> Job | None:
     while not file.exists():
         assert time.monotonic() < deadline, f"{file} does not come"
         time.sleep(_LOOK_S)
-    job: Job | None = pickle.loads(file.read_bytes())
-    return job
+    return pickle.loads(file.read_bytes())
 
 
 if __name__ == "__main__":

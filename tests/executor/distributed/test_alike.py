@@ -1,11 +1,9 @@
 """Several processes train the bits of one: every layout, order and precision, and many tasks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -13,18 +11,16 @@ pytest.importorskip("torch")
 
 import torch
 from msgspec import structs
-from support import device_ways as ways
-from support import handmade, pipeline_cases, small_texts
+from support import device_cases as ways
+from support import handmade, pipeline_cases
 from support.chains import tasks_for
-from support.cli import planner_cli, succeeded
-from support.device_cases import KEPT, RESIDENT, SPILLING
+from support.device_cases import KEPT, SPILLING
 from support.disked import ready
 from support.fit import fit, later
 from support.judged import judged
 from support.texted import MOST, moved, packed
 from support.together import Bits, Job, Together, differences, divided, done
 
-import plans
 from executor.driver import Options
 from executor.records import above
 from plans.schema import Plan
@@ -75,16 +71,6 @@ def of_judged(name: str) -> Job:
     return Job((made.plan,), [made.task], Options(tables=made.path))
 
 
-def of_planned_text() -> Job:
-    """The same in two pipelines of two stages, as planned."""
-    folder = Path(mkdtemp())
-    call = ("build", small_texts.profiled(folder), "--devices", "4", "--layout", "2x2")
-    succeeded(planner_cli(*call, "-o", folder / "p.json"))
-    plan = plans.load(folder / "p.json")
-    assert len(plan.segments[0].kinds) > 1
-    return Job((plan,), small_texts.tasks(), Options(tables=folder / "p.json"))
-
-
 def going_on(feature: str) -> Job:
     """One step in one way, and another in another one."""
     (case, before), (_, behind) = ways.one_after_another(feature)
@@ -107,45 +93,24 @@ def ending_early() -> Job:
     return Job((structs.replace(plan, segments=halves),), [case.task], rule)
 
 
-def planned_cases() -> Iterator[pipeline_cases.Case]:
-    """Of the cases that whole/test_pipelines compares with a plain loop, the first of each order,
-    model and precision; the ways below are of every shape."""
-    seen = set[object]()
-    for case in pipeline_cases.CASES:
-        if new := {case.order, case.model, case.precision} - seen:
-            seen |= new
-            yield case
-
-
+CASES = pipeline_cases.CASES
 JOBS: dict[str, Making] = {
-    **{f"planned {case}": partial(of_case, case) for case in planned_cases()},
-    "left out": of_way(partial(ways.overflowing, RESIDENT)),
-    "left out on the host": of_way(partial(ways.overflowing, SPILLING)),
+    **{f"planned {case}": partial(of_case, case) for case in (CASES[2], CASES[6])},
+    "left out": of_way(partial(ways.overflowing, SPILLING)),
     "lacking clipped": of_way(lambda: ways.choosy(0.5, KEPT)[0]),
-    "lacking": of_way(lambda: ways.choosy(None, SPILLING)[0]),
-    "lacking clipped in front": of_way(lambda: ways.choosy(0.5, KEPT)[1]),
     "lacking in front": of_way(lambda: ways.choosy(None, SPILLING)[1]),
-    "evaluated": partial(of_case, pipeline_cases.JUDGED),
-    "evaluated in least memory": partial(of_case, replace(pipeline_cases.JUDGED, least=True)),
-    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(8)},
+    "evaluated": partial(of_case, replace(pipeline_cases.JUDGED, least=True)),
+    **{f"any {seed}": of_way(partial(ways.any_way, seed)) for seed in range(2)},
     "large": of_way(ways.large),
-    "interleaved": of_way(partial(ways.crossing, RESIDENT), pauses_us=1000),
-    "interleaved spilling": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),
-    "going on masters": partial(going_on, "masters"),
-    "going on scaled": partial(going_on, "scaled"),
+    "interleaved": of_way(partial(ways.crossing, SPILLING), pauses_us=1000),
+    "going on": partial(going_on, "scaled"),
     "failing": failing,
     "ending early": ending_early,
-    **{
-        make.__name__: partial(of_handmade, make)
-        for make in (
-            *(handmade.pipeline, handmade.parallel, handmade.halves),
-            *(handmade.moved, handmade.fleet, handmade.gang, handmade.crowd),
-        )
-    },
-    **{f"disk {name}": partial(of_disk, name) for name in ("two-rooms", "beside")},
-    "lengths pipeline": partial(of_text, "pipeline", 1),
-    "lengths parallel": partial(of_text, "parallel", 3),
-    "lengths planned": of_planned_text,
+    "halves": partial(of_handmade, handmade.halves),
+    "gang": partial(of_handmade, handmade.gang),
+    "crowd": partial(of_handmade, handmade.crowd),
+    "disk": partial(of_disk, "two-rooms"),
+    "lengths": partial(of_text, "parallel", 3),
     "lengths evaluated": partial(of_judged, "pipeline"),
 }
 

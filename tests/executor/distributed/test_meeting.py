@@ -1,18 +1,24 @@
-"""Processes meet by notes in a store, and wait for none of them without end."""
+"""Processes meet by notes in a store, fetch what others have, and wait for none without end."""
 
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
+import torch
+from support.handmade import assemble, program
+from support.noded import on_nodes
+from support.parts import streamed_part
 from torch.distributed import HashStore
 
-from executor.distributed import meeting
+from executor.distributed import fetching, meeting
+from executor.distributed.fetching import Stores
 from executor.distributed.meeting import AbsentError, Board, joined
 from executor.distributed.world import World
+from executor.errors import RunError
+from plans.part import Part
 
 SIZE = 3
 
@@ -93,3 +99,24 @@ def test_who_takes_too_long_is_named() -> None:
     with pytest.raises(AbsentError, match=r"process 1 has not done its part within 0\.3 s") as late:
         boards[0].wait({"note": 1}, 0.3)
     assert late.value.teller == 0
+
+
+def test_what_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the node that does not send it, whose first process was asked to."""
+    part = streamed_part("a")
+    plan = on_nodes(assemble([part], [program("a", 1, [part])], [("a", (1,), 2)]), (0, 1))
+
+    def late(_: object) -> None:
+        raise RuntimeError("Timed out\nwaiting")
+
+    waits = SimpleNamespace(wait=late)
+    monkeypatch.setattr(fetching, "_groups", lambda _: {1: "group"})
+    monkeypatch.setattr(fetching.dist, "get_process_group_ranks", lambda _: [0, 1])
+    monkeypatch.setattr(fetching.dist, "irecv", lambda *_, **__: waits)
+    memory: Any = SimpleNamespace(flat=torch.zeros(plan.host.bytes, dtype=torch.uint8))
+    asked: list[tuple[int, str, list[int]]] = []
+    with pytest.raises(
+        RunError, match=r"^task a does not come from node 1: .*Timed out waiting; raise"
+    ):
+        Stores(Part(plan, (0, 1)), memory, 1.0).bring("a", lambda *told: asked.append(told))
+    assert asked == [(1, "a", list(range(len(plan.tasks[0].shards))))]

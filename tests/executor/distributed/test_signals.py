@@ -3,19 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from support import handmade
 from support.chains import tasks_for
 from support.fit import fit
 
 from executor.distributed import signals
-from executor.distributed.signals import Board, Counter, Letter, board_bytes
+from executor.distributed.signals import Board, Counter, board_bytes
 from executor.distributed.stores import SharedMemory
 from executor.errors import RunError
 from executor.replay import Facts, Stopped
@@ -29,10 +27,6 @@ def boards() -> tuple[Board, Board]:
     part = Part(fit(made, tasks_for(made)), (0, 1))
     memory = SharedMemory(board_bytes(part))
     return Board(part, memory), Board(part, SharedMemory(board_bytes(part), memory.path))
-
-
-def fact(*absent: int) -> Facts:
-    return Facts(parse_id("a.s0.U0"), "a.s0.grad", absent=frozenset(absent))
 
 
 def free() -> None:
@@ -81,73 +75,9 @@ def test_a_wait_ends_with_its_segment() -> None:
     timer.join()
 
 
-def test_facts_come_with_what_a_device_sends() -> None:
-    """They are written again where they differ, and known where they do not, whatever another
-    signal of the device has told meanwhile."""
-    one, other = boards()
-    tellers = [Counter(one, place, one.room(1)) for place in (3, 4)]
-    waiters = [Counter(other, place, other.room(1)) for place in (3, 4)]
-    told = [(0, fact(1)), (1, fact(2)), (0, fact(1)), (1, None), (0, fact(3)), (1, None)]
-    numbers = [0, 0]
-    for which, facts in told:
-        tellers[which].tell(numbers[which], 1.0, facts)
-        assert waiters[which].told(numbers[which], free) == (1.0, facts)
-        numbers[which] += 1
-
-
-def test_facts_lie_beside_a_host_buffer() -> None:
-    """Whoever has written them last, all read them."""
-    one, other = boards()
-    name = next(iter(one._numbers))
-    tags = [one.tag(name), other.tag(name)]
-    assert [tag.read() for tag in tags] == [None, None]
-    for which, facts in ((0, fact(1)), (1, fact(2)), (0, fact(1)), (0, fact(1)), (1, None)):
-        tags[which].write(facts)
-        assert [tag.read() for tag in tags] == [facts, facts]
-
-
 def test_facts_that_have_no_room_are_refused() -> None:
     """With their size, before anything is written over."""
     one, _ = boards()
     many = Facts(parse_id("a.s0.U0"), "b", absent=frozenset(range(10**6)))
     with pytest.raises(RunError, match=r"what is known of b takes \d+ bytes"):
         Counter(one, 0, one.room(0)).tell(0, 1.0, many)
-
-
-class Mail:
-    """Two ends of torch.distributed in one process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left: list[torch.Tensor] = []
-        for name in ("send", "isend"):
-            monkeypatch.setattr(signals.dist, name, self._send)
-        monkeypatch.setattr(signals.dist, "recv", self._receive)
-
-    def _send(self, flat: torch.Tensor, *_: Any, **__: Any) -> None:
-        self.left.append(flat.clone())
-
-    def _receive(self, flat: torch.Tensor, *_: Any, **__: Any) -> None:
-        flat.copy_(self.left.pop(0))
-
-
-def test_between_nodes_facts_go_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time is told as what is left until then, by the clock of whoever hears it."""
-    mail, group = Mail(monkeypatch), Any
-    teller, waiter = Letter(group, 1, 7), Letter(group, 0, 7)  # type: ignore[arg-type]
-    teller.tell(0, 0.0, fact(1))
-    assert len(mail.left) == 2
-    assert waiter.told(0, free) == (0.0, fact(1))
-    teller.tell(1, time.perf_counter() + 100, fact(1))
-    assert len(mail.left) == 1
-    at, facts = waiter.told(1, free)
-    assert facts == fact(1)
-    assert 99 < at - time.perf_counter() <= 100
-
-
-def test_between_nodes_the_end_of_a_segment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is woken by it."""
-    Mail(monkeypatch)
-    teller, waiter = Letter(Any, 1, 7), Letter(Any, 0, 7)  # type: ignore[arg-type]
-    teller.cancel()
-    with pytest.raises(Stopped):
-        waiter.told(0, free)

@@ -1,38 +1,40 @@
-"""Whatever goes from one process to another arrives as it was."""
+"""Whatever goes from one process to another arrives as it was, the state of a task among it."""
 
-import math
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from support import handmade
+from support.chains import WIDTH, chain
+from support.fit import fit, lasting
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import StepLR
 from torch.utils._pytree import tree_flatten
 
+from executor import run
+from executor.distributed.state import Roles, parcel, take
 from executor.distributed.values import (
+    Parcel,
     pack,
-    pack_facts,
     pack_layout,
     pack_spec,
     unpack,
-    unpack_facts,
     unpack_layout,
     unpack_spec,
 )
 from executor.errors import RunError
-from executor.numerics import Layout, Spec, TensorPlace
-from executor.replay import Facts, Norming
-from executor.workload import Content, Share
-from plans.ops import OpName
+from executor.numerics import CpuSource, Layout, Spec, TensorPlace
+from executor.replay import TaskState
+from executor.workload.task import Task
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
@@ -88,26 +90,6 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(specs, needs, leaves, tree)
 
 
-NORMINGS = st.builds(
-    Norming,
-    st.integers(0, 9),
-    st.dictionaries(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=3), max_size=3),
-    st.sampled_from(DTYPES),
-    st.none() | st.dictionaries(st.sampled_from(["scale", "growth"]), tensors(), max_size=2),
-)
-SHARES = st.builds(Share, st.sampled_from([1.5, math.inf]), st.sampled_from([0.0, 3.0]))
-FACTS = st.builds(
-    Facts,
-    st.builds(OpName, st.just("a"), st.sampled_from("sx"), st.just(1), st.just("X"), st.just(2)),
-    st.text(max_size=3),
-    st.booleans(),
-    st.none() | st.frozensets(st.integers(0, 9), max_size=3),
-    st.none() | st.builds(Content, st.lists(layouts(), max_size=2).map(tuple), SHARES),
-    st.none() | st.lists(st.tuples(st.integers(0, 9), SPECS), max_size=2).map(tuple),
-    st.none() | NORMINGS,
-)
-
-
 def sent(plain: Any) -> Any:
     """As msgpack brings it."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(plain))
@@ -157,19 +139,6 @@ def test_a_description_arrives_as_it_was(
     check()
 
 
-@given(FACTS)
-def test_facts_arrive_as_they_were(facts: Facts) -> None:
-    """All of them, or those that there are."""
-    found = unpack_facts(sent(pack_facts(facts)))
-    for name in ("op", "buffer", "evaluates", "absent", "content", "grads"):
-        assert getattr(found, name) == getattr(facts, name)
-    assert (found.norming is None) == (facts.norming is None)
-    if facts.norming and found.norming:
-        scales = [one.scale and dict(one.scale) for one in (facts.norming, found.norming)]
-        assert found.norming[:3] == facts.norming[:3]
-        assert same(*scales)
-
-
 def test_what_cannot_be_said_is_refused() -> None:
     """By its type; a container that no other process finds by its name, too."""
     with pytest.raises(RunError, match="a set cannot go from one process to another"):
@@ -196,3 +165,44 @@ def test_a_name_in_a_message_is_looked_up_and_no_more(
     with pytest.raises(RunError, match="which this one does not have"):
         unpack_spec([own, [], []])
     assert set(sys.modules) == before
+
+
+WHOLE: Roles = {0: (True, True)}
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.1))
+
+
+def task() -> Task:
+    """With buffers, random numbers, a scheduler and step counters."""
+    scheduler = partial(StepLR, step_size=1, gamma=0.5)
+    layers = handmade.resident().tasks[0].shards[-1].end_layer
+    return replace(chain("a", layers, 4, 4, make=normed), scheduler=scheduler)
+
+
+def trained(steps: int) -> TaskState:
+    """The task after so many steps."""
+    own = replace(task(), steps=steps)
+    plan = lasting(fit(handmade.resident(), [own]), steps)
+    host = run(plan, [own]).store.tasks["a"]
+    state = TaskState(host, 1, CpuSource(), _nothing, _nothing)
+    state.rng.go_on(steps, host.rng_state)
+    return state
+
+
+def _nothing(*_: object) -> None:
+    return
+
+
+def brought(known: Parcel) -> Parcel:
+    """As a message brings it."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(known), type=Parcel)
+
+
+def test_a_task_goes_on_from_what_it_was_sent() -> None:
+    """It would send the same itself: buffers, counters, the scheduler, random numbers."""
+    known, other = brought(parcel(trained(3), 3, WHOLE, begins=False)), trained(1)
+    assert brought(parcel(other, 1, WHOLE, begins=False)).shards != known.shards
+    take(other, known)
+    assert brought(parcel(other, 3, WHOLE, begins=False)) == known
