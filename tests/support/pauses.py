@@ -1,15 +1,19 @@
-"""Random pauses before ops, to try other interleavings."""
+"""Random pauses before ops, to try other interleavings, and tasks at which Ctrl-C is pressed."""
 
 import random
+import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from executor.devices import Mark, Now
 from executor.replay import Halt
 from executor.replay.gates import Gate
 from executor.replay.jobs import Job, Maker
+from executor.workload.task import Task
 
 
 class Pause(Gate):
@@ -34,3 +38,14 @@ def pausing(monkeypatch: pytest.MonkeyPatch, seed: int, most_us: int) -> None:
         return job._replace(waits=(*job.waits, ("a pause", pause, 0)))
 
     monkeypatch.setattr(Maker, "_job", paused)
+
+
+def press(on: str, at: int, task: Task) -> Task:
+    """The task, with an interrupt where it asks for the batch of a step."""
+
+    def data(step: int) -> tuple[Tensor, Tensor]:
+        if (task.name, step) == (on, at):
+            signal.raise_signal(signal.SIGINT)
+        return task.data(step)
+
+    return replace(task, data=data)

@@ -17,7 +17,6 @@ from executor import run
 from executor.conducting.turns import Turns
 from executor.driver import Options
 from executor.errors import RunError
-from executor.replay.gates import Halt
 from executor.workload.task import Task
 from plans import runlog
 from plans.checker.check import violations
@@ -39,35 +38,14 @@ def waiting(start_us: int, name: str = "fleet") -> tuple[Plan, list[Task]]:
 
 @pytest.mark.parametrize("name", ["fleet", "relay"])
 def test_no_segment_begins_before_its_task_may(name: str, tmp_path: Path) -> None:
-    """The other task begins before it; with one device or with two, the bits are the same."""
+    """The other task begins before it; with one device or with two, the bits are the same, and to
+    wait longer than for any op is no stall."""
     plan, tasks = waiting(600_000, name)
-    result = run(plan, tasks, Options(folder=tmp_path))
+    result = run(plan, tasks, Options(folder=tmp_path, stall_seconds=0.5))
     assert_same(plan, tasks, result)
     ops = runlog.load(tmp_path).ops
     begins = [min(op.start_us for op in ops if op.segment == index) for index in (0, 1)]
     assert begins[0] < begins[1] >= 600_000
-
-
-def test_waiting_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main thread sleeps between its ticks, and wakes when the time has come."""
-    plan, tasks = waiting(1_000_000)
-    pauses: list[float] = []
-    wait = Halt.wait_for_news
-
-    def noted(self: Halt, seconds: float) -> None:
-        pauses.append(seconds)
-        wait(self, seconds)
-
-    monkeypatch.setattr(Halt, "wait_for_news", noted)
-    run(plan, tasks)
-    assert all(0 < pause <= 0.1 for pause in pauses)
-    assert len(pauses) < 100
-
-
-def test_waiting_is_no_stall() -> None:
-    """A start far beyond the patience of the watch."""
-    plan, tasks = waiting(1_000_000)
-    assert run(plan, tasks, Options(stall_seconds=0.5)).actual_us >= 1_000_000
 
 
 @pytest.mark.timeout(60)
@@ -76,20 +54,6 @@ def test_waiting_can_be_ended() -> None:
     plan, tasks = waiting(600_000_000)
     with pytest.raises(RunError, match="enough"):
         run(plan, [failing_soon(tasks[0]), *tasks[1:]])
-
-
-def test_turns_know_who_waits_for_time_only() -> None:
-    """Who waits for another segment too is not due when its time has come."""
-    apart, _ = waiting(5000)
-    turns = Turns(apart)
-    assert (turns.ready(0), turns.next_us(0)) == ([0], 5000)
-    assert (turns.ready(5000), turns.next_us(5000)) == ([0, 1], None)
-    after, _ = waiting(5000, "relay")
-    turns = Turns(after)
-    assert (turns.ready(6000), turns.next_us(0)) == ([0], None)
-    turns.begin(0)
-    turns.end(0)
-    assert (turns.ready(0), turns.next_us(0), turns.ready(6000)) == ([], 5000, [1])
 
 
 def test_a_plan_that_begins_a_task_too_soon_is_refused() -> None:

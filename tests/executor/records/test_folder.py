@@ -19,8 +19,8 @@ from support import handmade
 from support.chains import chain, tasks_for
 from support.disked import ready
 from support.fit import fit, later
+from support.pauses import press
 from support.plain import train
-from support.presses import press
 from support.same import assert_same, step_in
 
 from executor import outputs, run
@@ -68,7 +68,6 @@ def assert_once(log: RunLog, whole: RunLog) -> None:
     assert ops[0] == ops[1]
     steps = [sorted((s.task, s.step, s.loss) for s in one.steps) for one in (log, whole)]
     assert steps[0] == steps[1]
-    assert log.end
     assert log.end.status == "ok"
 
 
@@ -89,7 +88,7 @@ class Moments:
     `line`, in the middle of a line of the log."""
 
     def __init__(self, folder: Path, copies: Path, patch: pytest.MonkeyPatch) -> None:
-        self._folder, self._copies = folder, copies
+        self.folder, self._copies = folder, copies
         self._number, self._writes = count(), count()
         put, sink, write = checkpoint.put, checkpoint._Sink.write, LogFile.write
 
@@ -116,38 +115,42 @@ class Moments:
 
     def _copy(self, kind: str) -> Path:
         copy = self._copies / f"{kind}-{next(self._number)}"
-        return Path(shutil.copytree(self._folder, copy))
+        return Path(shutil.copytree(self.folder, copy))
 
     def found(self, kind: str) -> list[Path]:
         return sorted(self._copies.glob(f"{kind}-*"))
 
 
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Moments:
+    """Those of a run that ended."""
+    plan, tasks = halves()
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        made = Moments(folder, tmp_path_factory.mktemp("killed"), patch)
+        run(plan, tasks, Options(folder=folder))
+    return made
+
+
 @pytest.mark.parametrize("kind", ["logged", "kept", "half", "line"])
-def test_a_killed_run_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_goes_on(kind: str, moments: Moments, tmp_path: Path) -> None:
     """With the bits of the plain loop and each op and step once in its log; what is half written
     is gone."""
     plan, tasks = halves()
-    folder = tmp_path / "x"
-    with monkeypatch.context() as patch:
-        moments = Moments(folder, tmp_path / "killed", patch)
-        run(plan, tasks, Options(folder=folder))
-    whole, killed = runlog.load(folder), moments.found(kind)
-    assert killed
-    for copy in killed[:: 1 + len(killed) // 8]:
+    killed = moments.found(kind)
+    for number, found in enumerate(killed[:: 1 + len(killed) // 2]):
+        copy = shutil.copytree(found, tmp_path / str(number))
         assert_same(plan, tasks, run(plan, tasks, Options(folder=copy)))
-        assert_once(runlog.load(copy), whole)
+        assert_once(runlog.load(copy), runlog.load(moments.folder))
         assert names(copy) - {".lock"} == WHOLE
 
 
 def test_a_state_that_has_not_its_name_yet_outlives_another_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moments: Moments, tmp_path: Path
 ) -> None:
     """The log knows of it, and the file with the name is older."""
     plan, tasks = halves()
-    with monkeypatch.context() as patch:
-        moments = Moments(tmp_path / "x", tmp_path / "killed", patch)
-        run(plan, tasks, Options(folder=tmp_path / "x"))
-    copy = moments.found("logged")[1]
+    copy = shutil.copytree(moments.found("logged")[1], tmp_path / "x")
     failing = [replace(task, data=lambda step: 1 / 0) for task in tasks]
     for _ in range(2):
         with pytest.raises(RunError, match="ZeroDivisionError"):
@@ -157,7 +160,7 @@ def test_a_state_that_has_not_its_name_yet_outlives_another_failure(
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2), ("a", 3)])
+@pytest.mark.parametrize(("on", "step"), [("a", 1), ("b", 2)])
 def test_an_interrupted_run_goes_on_in_the_middle_of_segments(
     on: str, step: int, tmp_path: Path
 ) -> None:
@@ -234,14 +237,13 @@ def test_a_file_system_without_locks_is_said(
     assert capsys.readouterr().err.startswith(said)
 
 
-@pytest.mark.parametrize("gone", ["", "a.pt", "log.jsonl"])
+@pytest.mark.parametrize("gone", ["a.pt", "log.jsonl"])
 def test_another_plan_is_refused_unless_it_may_write_over(gone: str, tmp_path: Path) -> None:
     """By log or by state; then it begins anew, and nothing is left of the run that was there."""
     plan, tasks = two()
     run(plan, tasks, Options(folder=tmp_path))
     (tmp_path / "note.txt").write_text("mine")
-    if gone:
-        (tmp_path / gone).unlink()
+    (tmp_path / gone).unlink()
     other = later(plan, 0, 2)
     with untouched(tmp_path), pytest.raises(UsageError) as caught:
         run(other, tasks, Options(folder=tmp_path))

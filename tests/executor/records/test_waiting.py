@@ -1,5 +1,5 @@
 """Tasks that wait on the disk, in the run's folder, train the bits that they train without one, and
-lose nothing."""
+lose nothing; rules end a task where a segment of it ends."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec import structs
-from support.chains import WIDTH
+from support import handmade
+from support.chains import WIDTH, tasks_for
 from support.disked import DISKED, plain, ready
-from support.fit import known_as
+from support.fit import fit
 from support.pauses import pausing
 from support.plain import train
 from support.same import assert_same, step_in
@@ -25,9 +26,10 @@ from executor.devices.hostmem import HostMemory
 from executor.driver import Options, Result
 from executor.errors import MismatchError, RunError, UsageError
 from executor.profiling import links as link_profiler
-from executor.records import checkpoint
+from executor.records import above, checkpoint
 from executor.shards import HostTask
 from executor.workload import Task
+from plans import runlog
 from plans.order import Reached, rest
 from plans.schema import Plan
 
@@ -39,18 +41,16 @@ def others_same(plan: Plan, tasks: list[Task], result: Result, *but: str) -> Non
 
 
 @pytest.mark.parametrize("name", DISKED)
-@pytest.mark.parametrize("most_us", [0, 2000])
 def test_tasks_that_wait_on_the_disk_train_the_same_bits(
-    name: str, most_us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the plain loop and as the same plan without a disk; the latest states are left."""
+    """As the plain loop; the latest states are left."""
     plan, tasks = ready(name)
     plans.prove(plan)
     plans.prove(plain(plan))
-    pausing(monkeypatch, 1, most_us)
+    pausing(monkeypatch, 1, 500)
     result = run(plan, tasks, Options(folder=tmp_path))
     assert_same(plan, tasks, result)
-    assert result.losses == run(plain(plan), tasks).losses
     assert all(step_in(tmp_path, task.name) == task.steps for task in plan.tasks)
     assert result.host_bytes < sum(b.bytes for b in plan.host.buffers)
 
@@ -60,7 +60,8 @@ def test_what_is_left_goes_on_in_the_folder(name: str, tmp_path: Path) -> None:
     """Bit for bit, wherever it was killed: what is left of the plan finds each task on the disk or
     in the store."""
     plan, tasks = ready(name)
-    for until in range(1, len(plan.segments)):
+    wholes = [train(task, one.microbatches) for task, one in zip(tasks, plan.tasks, strict=True)]
+    for until in range(1, len(plan.segments), 3):
         folder = tmp_path / str(until)
         done = dict.fromkeys((task.name for task in plan.tasks), 0)
         for segment in plan.segments[:until]:
@@ -75,8 +76,7 @@ def test_what_is_left_goes_on_in_the_folder(name: str, tmp_path: Path) -> None:
         run(first, [t for t in tasks if t.name in names], Options(folder=folder))
         left = rest(plan, Reached(done))
         result = run(left, tasks, Options(folder=folder))
-        for task, planned in zip(tasks, plan.tasks, strict=True):
-            whole = train(task, planned.microbatches)
+        for task, whole in zip(tasks, wholes, strict=True):
             for key, parameter in result.model(task.name).named_parameters():
                 assert torch.equal(parameter, whole.params[key]), (until, key)
 
@@ -191,29 +191,6 @@ def test_models_take_turns_after_the_run(tmp_path: Path) -> None:
     assert_same(plan, tasks, result)
 
 
-WORK = """
-from support.chains import chain
-
-def tasks():
-    return [chain(name, layers, 4, steps, seed=seed) for seed, (name, layers, steps) in
-            enumerate(TASKS)]
-"""
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves every task wherever it ended."""
-    monkeypatch.chdir(tmp_path)
-    plan, tasks = ready("beside")
-    listed = [(t.name, t.shards[-1].end_layer, t.steps) for t in plan.tasks]
-    Path("work.py").write_text(WORK.replace("TASKS", repr(listed)))
-    plans.save("plan.json", known_as(plan, "work.py:tasks"))
-    assert main(["run", "plan.json", "-o", "x"]) == 0
-    for task, planned in zip(tasks, plan.tasks, strict=True):
-        saved = torch.load(f"x/{task.name}.pt")
-        for name, value in train(task, planned.microbatches).params.items():
-            assert torch.equal(saved["model"][name], value)
-
-
 def test_the_profiler_measures_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both rates and the room, and leaves nothing behind; a full disk is said so."""
     monkeypatch.setattr(link_profiler, "FILE_BYTES", 1 << 20)
@@ -228,3 +205,57 @@ def test_the_profiler_measures_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checkpoint._Sink, "write", full)
     with pytest.raises(RunError, match="cannot be written: No space left on device"):
         link_profiler.disk_rates(tmp_path, HostMemory())
+
+
+def split(plan: Plan) -> Plan:
+    """The plan's one segment as two, the first of one round."""
+    (segment,) = plan.segments
+    first = structs.replace(segment, rounds=1)
+    rest = structs.replace(segment, rounds=segment.rounds - 1)
+    return structs.replace(plan, segments=(first, rest))
+
+
+@pytest.mark.parametrize(
+    ("step", "loss", "stops"),
+    [
+        (200, 3.6, True),
+        (199, 3.6, False),
+        (300, 3.5, False),
+        (300, float("nan"), True),
+        (300, None, False),
+    ],
+)
+def test_what_the_rule_says(step: int, loss: float | None, stops: bool) -> None:
+    """Value and step count; no number is above everything."""
+    assert above("3.5@200")("a", step, loss, None) == stops * "loss above 3.5 at step 200"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "'' is no loss"),
+        ("3.5", "'' is no number of steps"),
+        ("x@3", "'x' is no loss"),
+        ("nan@1", "'nan' is no loss"),
+        ("1@-2", "'-2' is no number of steps"),
+    ],
+)
+def test_what_is_no_rule(text: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error shows what one looks like, and what is wrong."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "plan.json", "--stop-above", text])
+    assert f"{text!r} is not like 3.5@200: {wrong}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rule", "steps"), [("0@1", 1), ("0@2", 4), ("99@1", 4)])
+def test_a_task_ends_at_a_boundary(rule: str, steps: int, tmp_path: Path) -> None:
+    """With the state and the losses of the steps that it did; the log says why."""
+    tasks = tasks_for(handmade.streamed())
+    plan = split(fit(handmade.streamed(), tasks))
+    result = run(plan, tasks, Options(folder=tmp_path, stop=above(rule)))
+    plain = train(tasks[0], plan.tasks[0].microbatches)
+    assert result.losses["a"] == plain.losses[:steps]
+    told = [(line.task, line.step, line.rule) for line in runlog.load(tmp_path).stops]
+    assert told == ([("a", 1, "loss above 0 at step 1")] if steps == 1 else [])
+    assert result.stopped.keys() == ({"a"} if steps == 1 else set())
+    assert runlog.load(tmp_path).checkpoints[-1].step == steps

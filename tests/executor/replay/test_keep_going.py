@@ -15,20 +15,19 @@ import torch
 from msgspec import structs
 from support import fake_cuda, handmade
 from support.chains import WIDTH, chain, tasks_for
-from support.fit import fit, known_as
-from support.parts import Part, resident_part, saved_part, streamed_part
+from support.disked import solos
+from support.fit import fit
+from support.parts import resident_part, saved_part, streamed_part
 from support.same import assert_same
 from torch import Tensor, nn
 
 import plans
 from executor import report, run
-from executor.cli import main
 from executor.driver import Options, Result
 from executor.errors import RunError
 from executor.records.progress import Progress
 from executor.replay.failures import trouble
 from executor.replay.recorder import Recorder
-from executor.replay.segment import SegmentRun
 from executor.shards import Shard
 from executor.workload import Task
 from planner.views import compare, table
@@ -38,12 +37,6 @@ from plans.schema import Task as PlanTask
 
 pytestmark = pytest.mark.timeout(60)  # no failure holds the others up
 KEEP = Options(keep_going=True)
-
-
-def solos(parts: Sequence[Part], runs: Sequence[tuple[str, int, int]]) -> Plan:
-    """A program per part; `runs` are the segments as (task, device, rounds)."""
-    programs = [handmade.program(part.task.name, 1, [part]) for part in parts]
-    return handmade.assemble(parts, programs, [(name, (at,), n) for name, at, n in runs])
 
 
 def four() -> Plan:
@@ -145,9 +138,13 @@ def test_a_layer_that_goes_wrong(
     assert 1 <= drop.step <= 2
     told = runlog.load(tmp_path)
     assert told.drops == (drop,)
-    assert told.end is not None
     assert told.end.status == "partial"
     assert text in told.end.error
+    row = f"dropped: {victim} in step {drop.step}, {drop.op}: {drop.reason}"
+    assert row in report.table(plan, result, tmp_path)
+    found = compare(plan, told, told.header.plan_sha256)
+    assert found.status == "partial"
+    assert row in table(found)
     known = {(p.segment, p.op.id, p.round) for p in plans.timing.timeline(plan)}
     records = {(record.segment, record.op, record.round) for record in told.ops}
     assert known >= records
@@ -206,21 +203,6 @@ def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x"))
     told = json.loads(report.to_json(plan, result, Path("x")))["tasks"]
     assert [task["warning"] for task in told] == [text, None, None, None]
-
-
-def test_nothing_is_dropped_when_nothing_fails() -> None:
-    """All tasks have their bits, whatever watches over them."""
-    plan, tasks = ready(four())
-    others_same(plan, tasks, run(plan, tasks, KEEP))
-
-
-def test_two_tasks_fail() -> None:
-    """Each is dropped for its own reason."""
-    Counted.after = 0
-    plan, tasks = ready(four(), a=Counted, c=Counted)
-    result = run(plan, tasks, KEEP)
-    others_same(plan, tasks, result, "a", "c")
-    assert all("coffee" in drop.reason for drop in result.dropped.values())
 
 
 def test_all_tasks_fail(tmp_path: Path) -> None:
@@ -333,20 +315,6 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     """On CUDA devices the next segment begins when what was launched before is done."""
     fake_cuda.install(monkeypatch, pause_us=20_000)
     Counted.after = 20
-    begun: list[SegmentRun] = []
-    start = SegmentRun.start
-
-    def watched(self: SegmentRun) -> None:
-        gates = [gate for segment in begun for gate in segment._gates.values()]
-        marks = [mark for gate in gates for mark in gate._marks if mark is not None]
-        assert all(mark.ready() for mark in marks)
-        begun.append(self)
-        start(self)
-
-    monkeypatch.setattr(SegmentRun, "start", watched)
-    monkeypatch.setattr(
-        "executor.replay.segment.gc.collect", lambda: None
-    )  # which takes as long as a copy
     plan, tasks = ready(handmade.relay(), a=Counted)
     devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
     plan = structs.replace(plan, devices=devices)
@@ -378,68 +346,3 @@ def test_progress_follows_the_plan() -> None:
     assert progress.ends_us() == {name: 2 * planned[name] for name in "abc"}
     assert progress.line(now).startswith("2/12 steps, ")
     assert "; a 2/4 loss 1.25 done at " in progress.line(now)
-
-
-WORK = """
-import torch
-from functools import partial
-from support.chains import WIDTH, chain
-from torch import nn
-
-class Broken(nn.Linear):
-    calls = 0
-
-    def __init__(self):
-        super().__init__(WIDTH, WIDTH)
-
-    def forward(self, x):
-        Broken.calls += BROKEN
-        if Broken.calls > 20:
-            raise RuntimeError("cold")
-        return super().forward(x)
-
-def tasks():
-    linear = partial(nn.Linear, WIDTH, WIDTH)
-    return [chain("a", 4, 4, 4, make=Broken), chain("b", 4, 4, 4, make=linear, seed=2)]
-"""
-
-
-@pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """A plan in plan.json whose first task fails in its second step."""
-    monkeypatch.chdir(tmp_path)
-    made = handmade.relay()
-    made = fit(made, [linear(task) for task in made.tasks])
-    Path("work.py").write_text(WORK.replace("BROKEN", "1"))
-    made = known_as(made, "work.py:tasks")
-    plans.save("plan.json", made)
-    return made
-
-
-def test_the_command(planned: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, a report of what was dropped and where, and the others saved."""
-    assert main(["run", "plan.json", "--keep-going"]) == 1
-    captured = capsys.readouterr()
-    said = "dropped: a in step 1, a.s0.B0: RuntimeError: cold"
-    row = next(row.split() for row in captured.out.splitlines() if row.startswith("a "))
-    assert row[:4] == ["a", "1", "of", "4"]
-    assert row[-1] == "dropped"
-    assert captured.out.splitlines()[-1] == said
-    assert captured.err.splitlines() == [said]
-    assert [path.name for path in Path("runs/plan").glob("*.pt")] == ["b.pt"]
-    log = runlog.load("runs/plan")
-    found = compare(planned, log, log.header.plan_sha256)
-    assert found.status == "partial"
-    assert not found.missing
-    assert "dropped: a in step 1, a.s0.B0: RuntimeError: cold" in table(found)
-
-
-@pytest.mark.usefixtures("planned")
-def test_the_commands_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every task says how far it came, and why not further."""
-    assert main(["run", "plan.json", "--keep-going", "--json"]) == 1
-    a, b = json.loads(capsys.readouterr().out)["tasks"]
-    assert (a["steps"], a["steps_done"], b["steps_done"]) == (4, 1, 4)
-    assert a["dropped"] == {"step": 1, "op": "a.s0.B0", "reason": "RuntimeError: cold"}
-    assert b["dropped"] is None
-    assert "planned_end_us" in b

@@ -1,4 +1,5 @@
-"""Samples of every length: a run trains what loops without Gantry do, however they are packed."""
+"""Samples of every length: a run trains and evaluates as loops without Gantry do, however samples
+are packed, in any precision, clipped, moved within windows, and gone on with."""
 
 import signal
 import time
@@ -6,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from msgspec import structs
+from support.judged import EVERY, HELD, held, held_alone, held_packed, judged
 from support.same import step_in
 from support.texted import (
     BATCH,
     LENGTHS,
+    MADE,
     MOST,
     SAMPLES,
     Packed,
@@ -36,13 +39,15 @@ from torch import Tensor
 from executor import run
 from executor.errors import InterruptedRun, MismatchError, RunError
 from executor.records import Options, Result
-from executor.workload import pack, planned_shapes, steps_of, take
+from executor.workload import planned_shapes, steps_of
 from plans.order import Reached, rest
 from profiles.errors import FormatError
 
 KINDS = ((MOST, MOST), (MOST,), (256, 256))
-EVERY_STEP = ((0, 1), (1, 1), (2, 1), (0, 1), (1, 1), (2, 1))
-IN_A_ROW = ((2, 2), (1, 1), (0, 3))
+EVERY_STEP = ((0, 1), (1, 1), (2, 1), (0, 1))
+IN_A_ROW = ((2, 2), (1, 1), (0, 2))
+RUNS = ((0, 2), (1, 1), (0, 1))
+MANY = ((256,) * 12, (256,) * 5, (MOST,) * 3)
 
 
 def ran(made: Packed, **options: Any) -> Result:
@@ -57,74 +62,78 @@ def assert_same(result: Result, expected: Trained, *, rtol: float = 0.0) -> None
     """To the last bit, or within the rounding of sums."""
     torch.testing.assert_close(result.losses["a"], expected.losses, rtol=rtol, atol=0)
     torch.testing.assert_close(params(result), expected.params, rtol=rtol, atol=1e-6 * rtol)
+    found = result.val_losses.get("a", {})
+    torch.testing.assert_close(found, expected.val_losses, rtol=rtol, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "runs", "more"),
-    [
-        ("streamed", EVERY_STEP, {}),
-        ("streamed", IN_A_ROW, {"weights": [n % 3 + 0.5 for n in LENGTHS]}),
-        ("packed", EVERY_STEP, {}),
-        ("saved", IN_A_ROW, {}),
-        ("halves", EVERY_STEP, {}),
-        ("pipeline", EVERY_STEP, {}),
-        ("pipeline", IN_A_ROW, {}),
-    ],
-)
-def test_any_packing_trains_the_ordinary_loop(
-    name: str, runs: tuple[tuple[int, int], ...], more: dict[str, Any]
-) -> None:
-    """Sequence by sequence without padding, and to the last bit in the same microbatches."""
-    made = packed(name, KINDS, runs, **more)
+def loud(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 40 * F.cross_entropy(outputs, targets, reduction="sum")
+
+
+class Case(NamedTuple):
+    """window: samples are moved within so many steps. evaluates: on samples of every length. more:
+    fields of the task."""
+
+    name: str
+    more: dict[str, Any] = {}
+    runs: tuple[tuple[int, int], ...] = EVERY_STEP
+    kinds: tuple[tuple[int, ...], ...] = KINDS
+    window: int = 0
+    evaluates: bool = False
+
+    @property
+    def made(self) -> Packed:
+        more = dict(self.more)
+        if "precision" in more:
+            layers = MADE[self.name]().tasks[0].shards[-1].end_layer
+            more |= {"model": partial(Text, layers, dtype=torch.float32), "loss": loud}
+        made = (judged if self.evaluates else packed)(self.name, self.kinds, self.runs, **more)
+        return moved(made, self.window) if self.window else made
+
+
+CASES = [
+    Case("streamed", {"weights": [n % 3 + 0.5 for n in LENGTHS]}),
+    Case("streamed", {"precision": "bf16"}, IN_A_ROW),
+    Case("packed", {"dropout": 0.3, "padded": True}, IN_A_ROW),
+    Case("packed", {"precision": "bf16-autocast"}),
+    Case("saved", {"dropout": 0.3}, IN_A_ROW),
+    Case("saved", {"judged_weights": [n % 3 + 0.5 for n in HELD]}, IN_A_ROW, evaluates=True),
+    Case("halves", {"dropout": 0.3}),
+    Case("pipeline", {"dropout": 0.3}, window=4, evaluates=True),
+    Case("pipeline", {}, IN_A_ROW, window=6),
+    Case("norms-host", {"precision": "fp16-autocast", "clip": 0.2}),
+    Case("norms-devices", {"precision": "bf16", "clip": 0.2}),
+    Case("norms-device", {"clip": 0.2}),
+    Case("many", {}, ((0, 1), (1, 1), (2, 1)), MANY),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{'-'.join(case.more)}")
+def test_any_packing_trains_the_ordinary_loop(case: Case) -> None:
+    """To the last bit in the same microbatches, and where nothing is drawn or rounded, sequence by
+    sequence without padding."""
+    made = case.made
     result = ran(made)
-    assert_same(result, trained(made.task, one_by_one), rtol=1e-6)
-    assert_same(result, trained(made.task, lambda step: as_packed(made, step)))
+    parts = partial(as_packed, made), made.of
+    judge = partial(held_packed, made) if case.evaluates else tuple
+    assert_same(result, trained(made.task, *parts, judged=judge))
+    if not case.more.keys() & {"dropout", "precision"}:
+        alone = held_alone if case.evaluates else tuple
+        each = partial(one_by_one, of=made.of)
+        assert_same(result, trained(made.task, each, made.of, judged=alone), rtol=1e-6)
+    if case.more.get("precision") == "fp16-autocast":
+        assert result.store.at_hand("a").loss_scale["scale"] < 1 << 15
 
 
-@pytest.mark.parametrize(("name", "padded"), [("parallel", False), ("streamed", True)])
-def test_replicas_and_padding_train_it_too(name: str, padded: bool) -> None:
-    """Two devices with a microbatch each; sequences that are extended to the longest one."""
-    made = packed(name, ((MOST, MOST), (256, MOST)), ((0, 2), (1, 1), (0, 1)), padded=padded)
-    assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "window"), [("streamed", 4), ("pipeline", 6)])
-def test_samples_that_move_within_windows_train_the_loop_with_them(name: str, window: int) -> None:
-    """To the last bit in the same microbatches; the last window is shorter."""
-    made = moved(packed(name, KINDS, IN_A_ROW), window)
-    result = ran(made)
-    assert_same(result, trained(made.task, partial(one_by_one, of=made.of), made.of), rtol=1e-6)
-    assert_same(result, trained(made.task, partial(as_packed, made), made.of))
-    as_they_come = trained(made.task, one_by_one)
-    assert not np.allclose(result.losses["a"], as_they_come.losses, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "runs", "padded"),
-    [
-        ("streamed", EVERY_STEP, False),
-        ("saved", IN_A_ROW, False),
-        ("halves", EVERY_STEP, False),
-        ("packed", IN_A_ROW, True),
-        ("pipeline", EVERY_STEP, False),
-    ],
-)
-def test_dropout_draws_what_a_loop_over_the_same_microbatches_draws(
-    name: str, runs: tuple[tuple[int, int], ...], padded: bool
-) -> None:
-    """To the last bit, whatever the tokens of those before are, on one device and on two."""
-    made = packed(name, KINDS, runs, dropout=0.3, padded=padded)
-    assert made.plan.tasks[0].lengths.token_draws
-    assert_same(ran(made), trained(made.task, lambda step: as_packed(made, step)))
-
-
-def test_replicas_draw_what_one_loop_draws() -> None:
+@pytest.mark.parametrize("dropout", [0, 0.3])
+def test_replicas_train_it_too(dropout: float) -> None:
     """Two devices with a microbatch each, one of them without samples in some step."""
-    made = packed("parallel", ((MOST, MOST), (MOST, 256)), ((0, 2), (1, 1), (0, 1)), dropout=0.3)
+    runs = ((0, 2), (1, 1), (0, 1))
+    made = packed("parallel", ((MOST, MOST), (MOST, 256)), runs, dropout=dropout)
     rows = made.rows.copy()
     rows[1] = 1
     made = with_rows(made, rows)
-    assert_same(ran(made), trained(made.task, lambda step: as_packed(made, step)), rtol=1e-6)
+    assert_same(ran(made), trained(made.task, partial(as_packed, made)), rtol=1e-6)
 
 
 def test_draws_that_the_plan_does_not_know_end_the_run() -> None:
@@ -152,21 +161,19 @@ def averaged(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("streamed", {}),
         ("parallel", {"loss": averaged}),
         ("pipeline", {"weight": lambda sample: (sample[1] != -100).sum()}),
     ],
 )
 def test_targets_that_are_left_out_do_not_count(name: str, more: dict[str, Any]) -> None:
     """Of a whole step; a microbatch in which nothing counts adds nothing."""
-    made = packed(name, ((MOST, MOST),), ((0, 6),), data=masked, **more)
-    rows = np.array([[n % 3 == 0 for n in made.of(step)] for step in range(6)], np.uint16)
+    made = packed(name, ((MOST, MOST),), ((0, 3),), data=masked, **more)
+    rows = np.array([[n % 3 == 0 for n in made.of(step)] for step in range(3)], np.uint16)
     expected = trained(
         replace(made.task, loss=partial(F.cross_entropy, reduction="sum")),
         partial(one_by_one, texts=masked),
     )
-    for changed in (made, with_rows(made, rows)):
-        assert_same(ran(changed), expected, rtol=1e-9)
+    assert_same(ran(with_rows(made, rows)), expected, rtol=1e-9)
 
 
 def test_samples_that_count_nothing_have_no_loss() -> None:
@@ -177,20 +184,6 @@ def test_samples_that_count_nothing_have_no_loss() -> None:
     nothing = replace(made.task, weights=[0] * SAMPLES)
     with pytest.raises(RunError, match="task a: step 0: data: the weights of all samples are 0"):
         ran(made._replace(task=nothing))
-
-
-def test_nothing_attends_across_sequences() -> None:
-    """Another text beside it changes no bit of what a sequence gives."""
-    made = packed("resident", KINDS, ((0, 1),))
-    model, taken = Text(2), take(made.task, [3, 4, 5])
-    found = []
-    for change in (0, 1):
-        middle = taken[1]._replace(inputs=(taken[1].inputs + change) % 13)
-        given = pack(made.task, [taken[0], middle, taken[2]]).inputs
-        found.append(model(*given).split([LENGTHS[n] for n in (3, 4, 5)]))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][2], found[1][2])
-    assert not torch.equal(found[0][1], found[1][1])
 
 
 def test_only_the_samples_that_are_needed_are_asked_for() -> None:
@@ -212,16 +205,15 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("window", [1, 6])
-def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: int) -> None:
+def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """In the middle of kinds that change at every step, of the table, of a window, and of the
     random numbers."""
-    made = moved(packed("streamed", KINDS, EVERY_STEP, dropout=0.3), window)
+    made = moved(packed("streamed", KINDS, EVERY_STEP, dropout=0.3), 6)
     whole, pressed = ran(made), False
 
     def pressing(samples: Sequence[int]) -> Any:
         nonlocal pressed
-        if made.of(3)[0] in samples and not pressed:
+        if made.of(2)[0] in samples and not pressed:
             pressed = True
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.3)  # it is heard by the main thread, which may be late
@@ -238,20 +230,62 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path, window: i
     assert all(torch.equal(p, params(whole)[name]) for name, p in params(result).items())
 
 
-def test_data_of_another_length_ends_the_run() -> None:
+def with_held(made: Packed, **change: Any) -> Packed:
+    """The plan with a task that is evaluated otherwise."""
+    assert made.task.evaluate
+    return made._replace(task=replace(made.task, evaluate=replace(made.task.evaluate, **change)))
+
+
+def test_targets_that_are_left_out_do_not_count_in_an_evaluation() -> None:
+    """It is the mean over the others of all rounds."""
+    made = with_held(judged("pipeline", KINDS, RUNS), data=partial(masked, texts=held))
+    alone = partial(one_by_one, 0, lambda step: [*range(len(HELD))], partial(masked, texts=held))
+    expected = trained(made.task, one_by_one, judged=alone).val_losses
+    torch.testing.assert_close(ran(made).val_losses["a"], expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.usefixtures("heard")
+def test_a_run_that_was_interrupted_in_an_evaluation_makes_it_anew(tmp_path: Path) -> None:
+    """And goes on with the same bits."""
+    made = judged("streamed", KINDS, RUNS)
+    whole, calls = ran(made), 0
+
+    def pressing(samples: Sequence[int]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # the first round of the second evaluation
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.5)  # so that it is heard before there are more batches
+        return held(samples)
+
+    with pytest.raises(InterruptedRun):
+        ran(with_held(made, data=pressing), folder=tmp_path)
+    done = step_in(tmp_path)
+    owed = ("a",) if done % EVERY == 0 else ()
+    made = made._replace(plan=rest(made.plan, Reached({"a": done}, owed)))
+    result = ran(made, folder=tmp_path)
+    assert result.losses["a"] == whole.losses["a"][done:]
+    due = {n: loss for n, loss in whole.val_losses["a"].items() if n > done or (n == done and owed)}
+    assert result.val_losses["a"] == due != {}
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_data_of_another_length_ends_the_run(evaluates: bool) -> None:
     """With the step, the sample and both numbers."""
+    lengths, texts = (HELD, held) if evaluates else (LENGTHS, data)
 
     def longer(samples: Sequence[int]) -> Any:
-        return [
-            (x[: len(x) - (n == 11)], y) for n, (x, y) in zip(samples, data(samples), strict=True)
-        ]
+        pairs = zip(samples, texts(samples), strict=True)
+        return [(x[: len(x) - (n == 11)], y) for n, (x, y) in pairs]
 
-    made = packed("resident", KINDS, ((0, 4),))
-    text = (
-        f"task a: step 2: data: sample 11 has {LENGTHS[11] - 1} tokens, lengths say {LENGTHS[11]}"
-    )
-    with pytest.raises(RunError, match=text):
-        ran(made._replace(task=replace(made.task, data=longer)))
+    text = f"data: sample 11 has {lengths[11] - 1} tokens, lengths say {lengths[11]}"
+    where = "evaluation" if evaluates else "step 2:"
+    if evaluates:
+        made = with_held(judged("resident", KINDS, RUNS), data=longer)
+    else:
+        made = packed("resident", KINDS, ((0, 4),), data=longer)
+    with pytest.raises(RunError, match=f"task a: {where} {text}"):
+        ran(made)
 
 
 def test_a_run_takes_no_other_lengths_and_no_other_table() -> None:
@@ -273,3 +307,17 @@ def test_a_run_takes_no_other_lengths_and_no_other_table() -> None:
         ran(made._replace(path=full.path))
     with pytest.raises(FormatError, match=r"x\.a\.samples: cannot be read"):
         ran(made._replace(path=Path("x.json")))
+
+
+def test_a_run_takes_no_other_samples_to_evaluate_on() -> None:
+    """One line with both; nothing is trained."""
+    made = judged("resident", KINDS, RUNS)
+    for change, words in (
+        ({"lengths": HELD[:-1]}, "evaluation: samples: 17 in the plan, 16 in the workload"),
+        ({"lengths": [*HELD[:-1], 7]}, r"evaluation: sha256 of the lengths: \w{12}… in the plan"),
+        ({"every": 3}, "evaluation: after every 2 steps in the plan, after every 3 steps in the"),
+    ):
+        with pytest.raises(MismatchError, match=f"task a: {words}"):
+            ran(with_held(made, **change))
+    with pytest.raises(MismatchError, match="task a: evaluation: after every 2 steps in the plan"):
+        ran(made._replace(task=replace(made.task, evaluate=None)))

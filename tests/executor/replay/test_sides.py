@@ -12,14 +12,13 @@ from support.piped import drawn, planned
 from support.rendezvous import Replay
 
 from executor.errors import RunError
-from executor.replay.sides import BEGUN, READY, Sides, lane_of, phase_of, phases_of, sides
+from executor.replay.sides import BEGUN, READY, Sides, phase_of, phases_of, sides
 from plans import violations
 from plans.checker.order import phases
 from plans.schema import Op, Plan, Program, RoundKind
 from plans.timing import of_kind
 
 ROUNDS = 2  # edges reach back one
-CHUNKS = 20
 
 
 def some_plan(seed: int) -> tuple[Plan, list[int]]:
@@ -51,11 +50,10 @@ def assert_in_order(program: Program, replay: Replay) -> None:
                         assert ended < when[name, op.id, number, False], (op.id, number)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", range(2))
 def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> None:
-    """A thousand of them, with any numbers of processes, slow ones, and messages that take long."""
-    each = 1000 // CHUNKS
-    for seed in range(chunk * each, (chunk + 1) * each):
+    """With any numbers of processes, slow ones, and messages that take long."""
+    for seed in range(20 * chunk, 20 * chunk + 20):
         plan, ranks = some_plan(seed)
         (program,) = plan.programs
         replay = Replay(program, ranks, ROUNDS, random.Random(seed))
@@ -66,7 +64,7 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
 def test_every_edge_is_waited_for_by_one_side_which_is_told() -> None:
     """Processes tell each other of the ops that the others wait for, and of no more."""
     told = 0
-    for seed in range(60):
+    for seed in range(10):
         plan, ranks = some_plan(seed)
         (program,) = plan.programs
         edges: dict[tuple[str, str], list[str]] = {}
@@ -119,7 +117,7 @@ def closing(program: Program, rng: random.Random) -> Program:
 def test_what_would_wait_for_ever_is_refused_by_name() -> None:
     """The checker names ops that no process ever begins, and only where some wait for ever."""
     refused = 0
-    for seed in range(150):
+    for seed in range(40):
         plan, ranks = some_plan(seed)
         rng = random.Random(seed)
         (program,) = plan.programs
@@ -135,7 +133,7 @@ def test_what_would_wait_for_ever_is_refused_by_name() -> None:
         begun = {event.op for event in replay.events if event.phase == "round"}
         assert all(begun.isdisjoint(ring) for ring in rings)
         refused += bool(rings)
-    assert refused > 20
+    assert refused > 5
 
 
 def both_sides(program: Program) -> list[Sides]:
@@ -193,13 +191,7 @@ def test_devices_of_one_process_have_no_sides() -> None:
     assert (both.streams, both.tells) == (sorted({op.stream for op in program.ops}), {})
 
 
-def test_a_lane_names_its_devices() -> None:
-    """Other streams have none."""
-    assert lane_of("3.p2p>12") == (3, 12)
-    assert lane_of("3.p2p") is None
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_kinds_of_rounds_follow_one_another_in_any_order_of_arrival(seed: int) -> None:
     """Each round has the ops of its kind in their order, and begins behind all of another kind."""
     rng = random.Random(seed)
