@@ -208,7 +208,6 @@ def test_a_second_signal_ends_the_process(
     assert err.startswith(f"{kind.name}: tasks end their rounds and are kept in runs/plan; ")
     assert "error: interrupted in a.s0.F0 runs on 0.compute" in err
     end = runlog.load("runs/plan").end
-    assert end is not None
     assert end.status == "interrupted"
 
 

@@ -154,8 +154,7 @@ def hugging(kind: str, **settings: Any) -> nn.Module:
     import transformers
 
     model = getattr(transformers, kind)
-    made: nn.Module = model(model.config_class(**settings))
-    return made
+    return model(model.config_class(**settings))
 
 
 class LayerNorm2d(nn.LayerNorm):
@@ -199,8 +198,7 @@ class ConvNext(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for downsample, stage in zip(self.downsamples, self.stages, strict=True):
             x = stage(downsample(x))
-        y: Tensor = self.head(self.norm(x.mean((-2, -1))))
-        return y
+        return self.head(self.norm(x.mean((-2, -1))))
 
 
 class BasicBlock(nn.Module):
@@ -223,8 +221,7 @@ class BasicBlock(nn.Module):
         skip = x if self.downsample is None else self.downsample(x)
         h = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         h += skip
-        y: Tensor = self.relu(h)
-        return y
+        return self.relu(h)
 
 
 class ResNet18(nn.Module):
@@ -243,8 +240,7 @@ class ResNet18(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        y: Tensor = self.fc(self.dropout(torch.flatten(self.avgpool(x), 1)))
-        return y
+        return self.fc(self.dropout(torch.flatten(self.avgpool(x), 1)))
 
 
 class DenseNet(nn.Module):
@@ -268,8 +264,7 @@ class DenseNet(nn.Module):
         features = [self.stem(x)]
         for layer in self.layers:
             features.append(layer(torch.cat(features, 1)))
-        y: Tensor = self.head(torch.cat(features, 1).mean((2, 3)))
-        return y
+        return self.head(torch.cat(features, 1).mean((2, 3)))
 
 
 def _double(inside: int, outside: int) -> nn.Sequential:
@@ -305,8 +300,7 @@ class UNet(nn.Module):
         x = self.middle(x)
         for widen, up in zip(self.widen, self.ups, strict=True):
             x = up(torch.cat([widen(x), skips.pop()], 1))
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 class Recurrent(nn.Module):
@@ -321,8 +315,7 @@ class Recurrent(nn.Module):
         for cell in self.cells:
             x, _ = cell(x)
             x = self.dropout(x)
-        y: Tensor = self.head(x[:, -1])
-        return y
+        return self.head(x[:, -1])
 
 
 class Frozen(nn.Module):
@@ -342,8 +335,7 @@ class Frozen(nn.Module):
         x = F.relu(self.first(x))
         for block in self.blocks:
             x = x + block(x)
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 class LowRank(nn.Module):
@@ -358,8 +350,7 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.base(x) + self.up(self.down(self.dropout(x))) * 2
-        return y
+        return self.base(x) + self.up(self.down(self.dropout(x))) * 2
 
 
 def _adapted() -> nn.Module:

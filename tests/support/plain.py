@@ -151,8 +151,7 @@ class Loop:
             out = self._outputs(piece)
             if isinstance(out, Tensor):
                 return out
-            loss: Tensor = out.loss if hasattr(out, "loss") else out["loss" if "loss" in out else 0]
-            return loss
+            return out.loss if hasattr(out, "loss") else out["loss" if "loss" in out else 0]
         inputs, targets = piece
         return self.task.loss(self._outputs(inputs), targets)
 

@@ -71,8 +71,7 @@ class Last(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, x: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        out: Tensor = self.head(x[0])
-        return out
+        return self.head(x[0])
 
 
 class Text(nn.Module):
@@ -88,8 +87,7 @@ class Text(nn.Module):
         self.to(dtype)
 
     def forward(self, tokens: Tensor, positions: Tensor, sequences: Tensor) -> Tensor:
-        out: Tensor = self.layers((tokens, positions, sequences))
-        return out
+        return self.layers((tokens, positions, sequences))
 
 
 Texts = Callable[[Sequence[int]], list[tuple[Tensor, Tensor]]]

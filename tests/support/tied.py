@@ -23,8 +23,7 @@ class Embedding(nn.Module):
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.words(x) + self.places.weight
-        return y
+        return self.words(x) + self.places.weight
 
 
 class Head(nn.Module):
@@ -111,8 +110,7 @@ class Written(nn.Module):
         y: Tensor = self.words(x)
         for each in self.blocks:
             y = y + each(y) if self.around else each(y)
-        scores: Tensor = self.head(self.norm(y))
-        return scores
+        return self.head(self.norm(y))
 
 
 def batches(step: int) -> tuple[Tensor, Tensor]:

@@ -34,8 +34,7 @@ class Skip(nn.Module):
         self.inner = nn.Sequential(*parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.inner(x)
-        return y
+        return x + self.inner(x)
 
 
 class Mixed(nn.Module):
@@ -73,8 +72,7 @@ class One(nn.Module):
 
     def forward(self, value: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         x, other = (value, value) if isinstance(value, Tensor) else value
-        y: Tensor = self.head(x) * torch.tanh(other)
-        return y
+        return self.head(x) * torch.tanh(other)
 
 
 class Listed(nn.Module):
@@ -88,8 +86,7 @@ class Listed(nn.Module):
         value = self.stem(x)
         for part in self.parts:
             value = part(value)
-        y: Tensor = self.end(value)
-        return y
+        return self.end(value)
 
 
 def grown(spec: Spec, shared: nn.Linear) -> nn.Module:

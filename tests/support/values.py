@@ -47,8 +47,7 @@ class End(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, value: Any) -> Tensor:
-        y: Tensor = self.linear(value["h"] * value["extra"][1] + value["again"])
-        return y
+        return self.linear(value["h"] * value["extra"][1] + value["again"])
 
 
 def handed(layers: int) -> nn.Sequential:
@@ -77,8 +76,7 @@ class Ending(nn.Module):
     """What the loss takes of it."""
 
     def forward(self, value: Any) -> Tensor:
-        y: Tensor = value[1] + value[2].detach()
-        return y
+        return value[1] + value[2].detach()
 
 
 def passing(layers: int) -> nn.Sequential:
@@ -125,8 +123,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         chosen = self.experts[int(x.detach().sum() > 0)]
-        y: Tensor = x + F.dropout(chosen(x), 0.1) * self.gate
-        return y
+        return x + F.dropout(chosen(x), 0.1) * self.gate
 
 
 def experts(layers: int) -> nn.Sequential:

@@ -37,8 +37,7 @@ class InPlace(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.stack(x)
-        return y
+        return self.stack(x)
 
 
 class Views(nn.Module):
@@ -70,8 +69,7 @@ class Hooked(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(x).cos()
-        return y
+        return self.linear(x).cos()
 
 
 class Checkpointed(nn.Module):
@@ -82,8 +80,7 @@ class Checkpointed(nn.Module):
         self.inside = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(self.inside, x, use_reentrant=False)
-        return y
+        return checkpoint(self.inside, x, use_reentrant=False)
 
 
 class Held(torch.autograd.Function):
@@ -107,8 +104,7 @@ class Holding(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(Held.apply(x))  # type: ignore[no-untyped-call]
-        return y
+        return self.linear(Held.apply(x))
 
 
 class Frozen(nn.Module):
@@ -120,8 +116,7 @@ class Frozen(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm(self.fixed(x))
-        return y
+        return self.norm(self.fixed(x))
 
 
 def every(make: Callable[[], nn.Module]) -> Callable[[int], nn.Sequential]:

@@ -7,20 +7,19 @@ from unittest import mock
 
 import pytest
 from msgspec import structs
-from support.lab import LAB, WIDTH, rows
+from support.lab import WIDTH, rows
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 from executor.profiling import alike, profiler
 from executor.profiling import task as task_profiler
-from executor.profiling.alike import Kinds
 from executor.profiling.profiler import Options, profile
 from executor.workload.task import Task
 from profiles import schema
 from profiles.schema import Emulation, Layer, LayerCost, Time
 
-pytestmark = pytest.mark.usefixtures("warm")
+pytestmark = pytest.mark.usefixtures("untimed")
 
 OPTIONS = Options(1 << 20, Emulation(10**9, 10**9, 5), devices=1, samples=1, host_bytes=1 << 30)
 
@@ -179,8 +178,3 @@ def test_measurements_that_spread_into_each_other_agree() -> None:
         assert alike.agree(at(one), at(other)) is same
         assert alike.agree(at(other), at(one)) is same
     assert not alike.agree(cost, structs.replace(cost, saved_bytes=cost.saved_bytes + 1))
-
-
-def test_nothing_is_known_before_the_first_layer() -> None:
-    """A profile begins with no kinds."""
-    assert str(Kinds(LAB)).startswith("0 of 0 layers measured")

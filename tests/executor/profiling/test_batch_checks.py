@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support import lab
-from support.cli import executor_cli, planner_cli, profile, refused, succeeded
+from support.cli import executor_cli, refused, succeeded
 from support.lab import WIDTH, linear, rows
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,10 +17,9 @@ from executor.errors import WorkloadError
 from executor.profiling.batch_checks import batches_of, check_evaluation, steps_tried
 from executor.profiling.layer_checks import batch
 from executor.workload.task import Evaluation, Task
-from plans import runlog
 from profiles import load
 
-pytestmark = pytest.mark.usefixtures("warm")
+pytestmark = pytest.mark.usefixtures("untimed")
 
 LONG = 5
 MACHINE = ("--device-memory", "1MiB", "--devices", 1, "--samples", 1)
@@ -67,20 +66,12 @@ class Packed(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        y: Tensor = pad_packed_sequence(self.cells(packed)[0], True, total_length=LONG)[0]
-        return y
+        return pad_packed_sequence(self.cells(packed)[0], True, total_length=LONG)[0]
 
 
 def sequences(step: int) -> Any:
     lengths = torch.randint(1, LONG + 1, (4,), generator=torch.Generator().manual_seed(step))
     return (random(step, 4, LONG, WIDTH), lengths), random(step, 4, LONG, WIDTH)
-
-
-def shuffled(step: int) -> Any:
-    """As many steps in each batch, and not in each sample."""
-    order = torch.randperm(4, generator=torch.Generator().manual_seed(step))
-    inputs, targets = sequences(step)
-    return (inputs[0], 1 + order), targets
 
 
 def always(step: int, sample: int) -> bool:
@@ -96,20 +87,8 @@ def single() -> list[Task]:
     return [task(Masked, masks(lambda step, sample: sample == 3))]
 
 
-def alone() -> list[Task]:
-    def data(step: int) -> Any:
-        (x, mask), y = masks(lambda step, sample: True)(step)
-        return (x[:1], mask[:1]), y[:1]
-
-    return [task(Masked, data)]
-
-
 def packed() -> list[Task]:
     return [task(Packed, sequences)]
-
-
-def packed_shuffled() -> list[Task]:
-    return [task(Packed, shuffled)]
 
 
 def dropped() -> list[Task]:
@@ -191,12 +170,6 @@ def test_microbatches_that_go_another_way_are_left_out(tmp_path: Any) -> None:
     assert [cost.microbatch for cost in costs] == [2, 4]
 
 
-def test_a_batch_of_one_sample_has_no_smaller_ones(tmp_path: Any) -> None:
-    """There is nothing to leave out."""
-    answer = executor_cli("profile", f"{__file__}:alone", *MACHINE, "-o", tmp_path / "p.json")
-    assert "note:" not in succeeded(answer).err
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -218,7 +191,7 @@ def test_an_evaluation_of_another_size_is_refused(data: Any, text: str) -> None:
         check_evaluation(made, batch(made))
 
 
-@pytest.mark.parametrize("name", ["packed", "packed_shuffled", "dropped"])
+@pytest.mark.parametrize("name", ["packed", "dropped"])
 def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: Any) -> None:
     """Whether from batch to batch, from sample to sample or by chance."""
     target = tmp_path / "profile.json"
@@ -227,28 +200,6 @@ def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: 
     assert "padded input instead of a packed sequence" in answer.err
     draws = {c.rng_draws for layer in load(target).tasks[0].layers for c in layer.costs}
     assert None in draws
-
-
-def test_what_draws_a_varying_number_of_times_trains_in_one_microbatch(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the losses of a plain loop."""
-    monkeypatch.chdir(tmp_path)
-    profile(f"{__file__}:packed", "profile.json")
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
-    succeeded(executor_cli("run", "plan.json", "-o", "x"))
-    (made,) = packed()
-    torch.manual_seed(made.seed)
-    model = made.model()  # type: ignore[operator]
-    optimizer, losses = made.optimizer(list(model.parameters())), []
-    for step in range(made.steps):
-        inputs, targets = made.data(step)
-        loss = F.mse_loss(model(*inputs), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert [row.loss for row in runlog.load("x").steps] == losses
 
 
 def test_draws_that_do_not_vary_stay_known(tmp_path: Any) -> None:

@@ -38,8 +38,7 @@ class Flipping(Counting):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls = 3 - 2 * self.calls
-        y: Tensor = self.linear(x)
-        return y
+        return self.linear(x)
 
 
 class Seeding(Counting):
@@ -65,8 +64,7 @@ class Clamped(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.linear.weight.data.clamp_(min=0)
-        y: Tensor = self.linear(x)
-        return y
+        return self.linear(x)
 
 
 class Viewing(nn.Module):
@@ -112,8 +110,7 @@ class Inner(nn.Module):
         self.first, self.middle, self.last = linear(), middle, linear()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(self.middle(self.first(x)))
-        return y
+        return self.last(self.middle(self.first(x)))
 
 
 def hidden() -> nn.Module:
@@ -211,8 +208,7 @@ class Recurrent(nn.Module):
         self.first, self.cells, self.last = linear(), nn.LSTM(WIDTH, WIDTH, 2), linear()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(self.cells(self.first(x)[None])[0][0])
-        return y
+        return self.last(self.cells(self.first(x)[None])[0][0])
 
 
 def test_recurrent_layers_in_a_graph_of_operations_are_run_with_gradients() -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.cli import executor_cli, planner_cli, refused, succeeded
+from support.cli import executor_cli, refused
 
-import plans
 from executor.errors import WorkloadError
 from executor.workload import build, huggingface, load
 
@@ -106,21 +105,6 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
     """The error names what was asked for."""
     with pytest.raises(WorkloadError, match="no config of"):
         load(f"hf:{tmp_path}")
-
-
-def test_a_config_is_profiled_planned_and_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan alone says what `run` needs to build the model again."""
-    monkeypatch.chdir(tmp_path)
-    name = folder(tmp_path, "GPT2Config", GPT2)
-    shape = ("--batch", 2, "--seq", 8, "--steps", 2, "--task", "causal-lm")
-    machine = ("--device-memory", "8MiB", "--devices", 1, "--samples", 1)
-    succeeded(executor_cli("profile", name, *shape, *machine, "-o", "profile.json"))
-    succeeded(planner_cli("build", "profile.json", "-o", "plan.json"))
-    assert plans.load("plan.json").tasks[0].workload.ref.startswith(f"{name}?task=causal-lm&")
-    succeeded(executor_cli("run", "plan.json", "-o", "x"))
-    assert "transformer.wte.weight" in torch.load("x/tiny.pt")["model"]
 
 
 def test_options_of_hugging_face_are_for_its_workloads_only() -> None:

@@ -12,7 +12,7 @@ from executor.errors import WorkloadError
 from executor.optim.recipe import Recipe
 from executor.profiling.batch_checks import steps_tried
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "untimed")
 
 WORK = '''
 from functools import partial
@@ -56,12 +56,10 @@ def ends(step):
     if step == LATE: raise StopIteration
     return data(step)
 
-def nothing(step): return data(step) if step != LATE else None
 def grows(step): return data(step) if step != LATE else torch.zeros(2, 6, 8).unbind()
 def widens(step): return data(step) if step != LATE else torch.zeros(2, 4, 9).unbind()
 def few(): return task(data=lacks)
 def ending(): return task(data=ends)
-def none_left(): return task(data=nothing)
 def growing(): return task(data=grows)
 def widening(): return task(data=widens)
 def nothing_at_all(): return task(data=lambda step: None)
@@ -211,7 +209,6 @@ GONE = f"there is no batch of step {LATE}, and the task has 6 steps"
 RUN = {
     "few": f"task a: data({LATE}): IndexError: list index out of range: {GONE}",
     "ending": f"task a: data({LATE}): StopIteration: {GONE}",
-    "none_left": f"task a: data({LATE}): returned None: there is no batch of step {LATE}, and the",
     "growing": f"task a: data({LATE}): returned 6 inputs, the plan has a batch of 4",
     "widening": f"task a: data({LATE}): inputs was [4, 8] and is now [4, 9]",
 }

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from executor.errors import RunError, WorkloadError
-from executor.workload import Evaluation, Task, pack, padded, padding, take
+from executor.workload import Evaluation, Task, pack, padding, take
 from executor.workload.task import checked
 
 LENGTHS = [3, 1, 5, 2]
@@ -36,38 +34,6 @@ TASK = Task(
     lengths=LENGTHS,
     batch=2,
 )
-
-
-def test_sequences_lie_one_behind_the_other() -> None:
-    """Positions begin again in each sequence, and sequences are numbered."""
-    (x, positions, sequences), targets = pack(TASK, take(TASK, [0, 3]))
-    assert x.tolist() == [1, 2, 3, 31, 32]
-    assert targets.tolist() == [2, 3, 4, 32, 33]
-    assert positions.tolist() == [0, 1, 2, 0, 1]
-    assert sequences.tolist() == [0, 0, 0, 1, 1]
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(5, 8))
-def test_rows_of_padding_have_the_samples_at_their_beginnings(numbers: list[int], row: int) -> None:
-    """Cut into rows, each begins with its sample, and the rest is a sequence of nothing."""
-    samples = take(TASK, numbers)
-    (x, positions, sequences), targets = pack(TASK, padded(samples, row))
-    assert len(x) == row * len(numbers)
-    parts = zip(*(value.view(-1, row) for value in (x, targets, positions, sequences)), strict=True)
-    for n, (tokens, after, places, of) in zip(numbers, parts, strict=True):
-        size = LENGTHS[n]
-        assert torch.equal(tokens[:size], _data([n])[0][0])
-        assert not tokens[size:].any()
-        assert (after[size:] == -100).all()
-        assert places.tolist() == [*range(size), *range(row - size)]
-        assert not set(of[:size].tolist()) & set(of[size:].tolist())
-
-
-def test_padding_alone_has_no_loss() -> None:
-    """One token for a microbatch without samples: cross_entropy leaves its target out."""
-    inputs, targets = pack(TASK, [padding(take(TASK, [2])[0], 1)])
-    assert [x.tolist() for x in inputs] == [[0], [0], [0]]
-    assert F.cross_entropy(torch.rand(1, 4), targets, reduction="sum") == 0
 
 
 def test_padding_has_the_form_of_a_sample() -> None:

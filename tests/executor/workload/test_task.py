@@ -1,15 +1,20 @@
-"""Workload references, and every way in which they can be wrong."""
+"""Workload references, every way in which they can be wrong, what microbatches count, the demo."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from executor.errors import WorkloadError
-from executor.workload import Task, build, load
+from executor.errors import RunError, WorkloadError
+from executor.workload import Batch, Task, build, load, part, shares
+from executor.workloads import bytes_lm
 
 pytestmark = pytest.mark.usefixtures("quick")
+
 
 GOOD = """
 import torch
@@ -128,3 +133,71 @@ def test_build_refuses_what_is_no_module() -> None:
     for factory, text in ((lambda: 3, "returned int"), (lambda: 1 / 0, "ZeroDivisionError")):
         with pytest.raises(WorkloadError, match=f"task a: .*{text}"):
             build(Task("a", factory, None, None, None, 1))  # type: ignore[arg-type]
+
+
+TARGETS = torch.tensor([[1, -100], [-100, -100], [2, 3], [4, 5]])
+
+
+def shared(weigh: Callable[[Any], Any] | None, size: int, targets: torch.Tensor = TARGETS) -> Any:
+    batch = Batch(torch.zeros(4, 2), targets)
+    return shares(weigh, batch, [part(batch, n, size) for n in range(0, 4, size)])
+
+
+def valid(batch: Any) -> torch.Tensor:
+    return (batch[1] != -100).sum()
+
+
+def test_each_counts_its_part_of_the_whole() -> None:
+    """One that counts nothing has no part, and equal ones have the same bits as without weights."""
+    assert [share.divisor for share in shared(valid, 1)] == [5, math.inf, 2.5, 2.5]
+    assert {share.total for share in shared(valid, 1)} == {5}
+    assert shared(lambda _: 7 / 3, 4) == [(1, 7 / 3)]
+    alike = [share.divisor for share in shared(lambda batch: 0.1 * len(batch[0]), 2)]
+    assert alike == [share.divisor for share in shared(None, 2)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("weight", "targets", "said"),
+    [
+        (lambda _: -1, TARGETS, "weight gave -1; it must be a number from 0 on"),
+        (lambda _: math.nan, TARGETS, "weight gave nan"),
+        (lambda _: "all", TARGETS, "weight gave str"),
+        (lambda _: 3, TARGETS, "weight gave 3 of the batch and 6 of its 2 microbatches together"),
+        (valid, TARGETS * 0 - 100, "the weight of the whole batch is 0"),
+    ],
+)
+def test_what_is_no_weight_is_refused(weight: Any, targets: torch.Tensor, said: str) -> None:
+    with pytest.raises(RunError, match=said):
+        shared(weight, 2, targets)
+
+
+@pytest.mark.parametrize("task", [*bytes_lm.demo(), *bytes_lm.tiny()], ids=lambda t: t.name)
+def test_data_depends_on_the_step_alone(task: Task) -> None:
+    """The same step gives the same batch however the default generator stands, another another."""
+    torch.manual_seed(1)
+    inputs, targets = task.data(3)
+    torch.manual_seed(2)
+    again, _ = task.data(3)
+    other, _ = task.data(4)
+    assert torch.equal(inputs, again)
+    assert not torch.equal(inputs, other)
+    assert inputs.shape == targets.shape
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_data_leaves_the_default_generator_alone() -> None:
+    """Drawing a batch neither reads nor advances torch's default generator."""
+    before = torch.default_generator.get_state()
+    bytes_lm.tiny()[0].data(0)
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_logits_see_no_later_bytes() -> None:
+    """Changing the last byte of a window changes the last position's logits only."""
+    model = bytes_lm.gpt(width=32, blocks=2, heads=2, length=16, dropout=0.0)
+    tokens, _ = bytes_lm.tiny()[0].data(0)
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 256
+    same = (model(tokens) - model(changed)).abs().amax(dim=(0, 2)) == 0
+    assert same[:-1].all()
+    assert not same[-1]

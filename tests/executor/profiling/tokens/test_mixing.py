@@ -177,8 +177,7 @@ class AsWritten(Model):
         x = F.dropout(self.embedding(tokens, torch.arange(len(tokens))), 0.1, self.training)
         for block in self.blocks:
             x = block(x, sequences)
-        logits: Tensor = self.head(x)
-        return logits
+        return self.head(x)
 
 
 def test_a_gpt_that_counts_positions_itself_is_not_packed(
@@ -193,7 +192,6 @@ def test_a_gpt_that_counts_positions_itself_is_not_packed(
         arguments=None,
     )
     (made,) = measured(asked, 1).tasks
-    assert made.lengths is not None
     assert made.lengths.why_not.startswith("layer 0 (before blocks.0): a sequence is off by ")
     (said,) = (line for line in capsys.readouterr().err.splitlines() if "own; layer 0" in line)
     assert "take positions as they are given (no torch.arange)" in said
@@ -220,7 +218,6 @@ def test_the_profile_of_a_model_that_mixes_goes_on_and_says_so(
     """Why no two sequences may share a microbatch stands beside its times. What
     buffers change is kept for as many microbatches as a step has samples."""
     (made,) = measured(task(Embedding(), Causal(), Batched(WIDTH)), 1).tasks
-    assert made.lengths is not None
     assert made.lengths.why_not.startswith("layer 1 (Causal): a sequence is off by ")
     assert made.layers[2].buffer_bytes == (1 + 2) * 3 * 256
     said = "note: task toy: each sequence has a microbatch of its own; layer 1 (Causal)"
