@@ -137,12 +137,9 @@ ANY_FILE: dict[str, tuple[Broken, str]] = {
     "cut": (lambda good: Path(good).read_bytes()[:500], "truncated"),
     "binary": (lambda _: bytes(range(256)), "malformed"),
     "latin-1": (lambda _: '{"format": "é"}'.encode("latin-1"), "utf-8"),
-    "utf-16": (lambda good: Path(good).read_text().encode("utf-16"), "malformed"),
     "a list": (lambda _: b"[]", "Expected `object`, got `array`"),
-    "null": (lambda _: b"null", "Expected `object`, got `null`"),
     "two documents": (lambda good: Path(good).read_bytes() * 2, "trailing characters"),
     "deep": (lambda _: b'{"a":' * 100_000, "nested too deeply"),
-    "log": (lambda _: Path("x/log.jsonl").read_bytes(), "trailing characters"),
     "unknown field": (at("x", value=1), "unknown field `x`"),
     "no format": (at("format", value=None), "format is None"),
     "new version": (at("version", value=2), "version 2 is not supported"),
@@ -162,9 +159,7 @@ def _time(us: int) -> dict[str, int]:
 
 PROFILES: dict[str, tuple[Broken, str]] = {
     "negative bytes": (at(*LAYER, "param_bytes", value=-1), "param_bytes"),
-    "half a byte": (at(*LAYER, "param_bytes", value=0.5), "param_bytes"),
     "text": (at(*LAYER, "param_bytes", value="1"), "param_bytes"),
-    "huge bytes": (at(*LAYER, "param_bytes", value=1 << 63), "layers[0].param_bytes`"),
     "very huge bytes": (at(*LAYER, "param_bytes", value=10**100), "layers[0].param_bytes`"),
     "huge time": (at(*LAYER, "update_host", value=_time(1 << 62)), "[0].update_host.median_us`"),
     "huge latency": (at(*LINK, value={"bytes_per_s": 1, "latency_us": 1 << 62}), "latency_us"),
@@ -182,17 +177,6 @@ PROFILES: dict[str, tuple[Broken, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", [*ANY_FILE, *PROFILES])
-def test_a_bad_profile(case: str) -> None:
-    """A profile that is none, or breaks its rules, is refused with its name and the place."""
-    make, text = (ANY_FILE | PROFILES)[case]
-    Path("bad.json").write_bytes(make("profile.json"))
-    with pytest.raises(FormatError, match=r"bad\.json") as caught:
-        read_problem("bad.json")
-    assert text in str(caught.value)
-    assert REMEDY.search(str(caught.value))
-
-
 PLANS: dict[str, tuple[Broken, str]] = {
     "negative bytes": (at("host", "budget_bytes", value=-1), "$.host.budget_bytes"),
     "a role": (at(*ROUND, "reads", value={"who": "a"}), "'who'"),
@@ -203,24 +187,20 @@ PLANS: dict[str, tuple[Broken, str]] = {
 }
 
 
-def readers(plan: str) -> list[Answer]:
-    """The answers of every command that reads a plan."""
-    return [
-        planner_cli("check", plan),
-        planner_cli("show", plan, "--gantt", "new.png"),
-        planner_cli("show", plan, "--trace", "new.json"),
-        planner_cli("compare", plan, "x", "--trace", "new.json"),
-        executor_cli("run", plan, "-o", "new"),
-    ]
-
-
-@pytest.mark.parametrize("case", [*ANY_FILE, *PLANS])
-def test_a_file_that_is_no_plan(case: str) -> None:
-    """One that is none, or breaks its schema."""
-    make, text = (ANY_FILE | PLANS)[case]
-    Path("bad.json").write_bytes(make("plan.json"))
-    with pytest.raises(FormatError) as caught:
-        plans.load("bad.json")
+@pytest.mark.parametrize(
+    ("good", "case"),
+    [
+        *(("profile.json", case) for case in [*ANY_FILE, *PROFILES]),
+        *(("plan.json", case) for case in PLANS),
+    ],
+)
+def test_a_bad_file(good: str, case: str) -> None:
+    """A profile or plan that is none, or breaks its schema, is refused with its name and the
+    place."""
+    make, text = (ANY_FILE | (PROFILES if good == "profile.json" else PLANS))[case]
+    Path("bad.json").write_bytes(make(good))
+    with pytest.raises(FormatError, match=r"bad\.json") as caught:
+        read_problem("bad.json") if good == "profile.json" else plans.load("bad.json")
     assert text in str(caught.value)
     assert REMEDY.search(str(caught.value))
 
@@ -258,16 +238,17 @@ def test_an_unsound_plan(case: str) -> None:
     ],
 )
 def test_a_bad_file_as_commands_meet_it(make: Broken, code: int, text: str) -> None:
-    """Neither the check nor a picture, a comparison or a run."""
+    """Neither the check nor a picture, a comparison, a run or a build."""
     Path("bad.json").write_bytes(make("plan.json"))
     with nothing_written():
-        answers = readers("bad.json")
+        answers = [
+            planner_cli("check", "bad.json"),
+            planner_cli("show", "bad.json", "--gantt", "new.png"),
+            planner_cli("compare", "bad.json", "x", "--trace", "new.json"),
+            executor_cli("run", "bad.json", "-o", "new"),
+        ]
     for answer in answers:
         refused(answer, code, text)
-
-
-def test_a_bad_profile_as_build_meets_it() -> None:
-    """Nothing is planned from it."""
     Path("bad.json").write_bytes(PROFILES["wrong batch"][0]("profile.json"))
     with nothing_written():
         refused(planner_cli("build", "bad.json", "-o", "plan.json"), 2, "bad.json: ")
@@ -277,8 +258,6 @@ def test_a_bad_profile_as_build_meets_it() -> None:
     ("line", "text"),
     [
         (b"", "line 2: "),
-        (b'{"type":"op"', "line 2: "),
-        (b"[]", "line 2: "),
         (b'{"type":"strange"}', "line 2: Invalid value 'strange'"),
         (b'{"type":"step","task":"a","step":0,"loss":NaN,"at_us":0}', "line 2: "),
         (b'{"type":"op","segment":0,"op":"a.s0.F0","round":0,"start_us":-1,"end_us":1}', "line 2"),
@@ -327,12 +306,6 @@ def test_a_wrong_fact_of_the_model(field: str, value: int, size: int, text: str)
     assert "in round 0" in answer.err
 
 
-def test_a_plan_without_its_profile() -> None:
-    """A plan holds all that a run needs: its profile may be gone."""
-    Path("profile.json").unlink()
-    succeeded(executor_cli("run", "plan.json", "-o", "new"))
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -375,6 +348,7 @@ def test_the_smallest_budget(policy: str) -> None:
         answer = planner_cli("build", "profile.json", *options, "--device-memory", need - 1)
     refused(answer, 3, f"smallest --device-memory that would do: {need}")
     succeeded(planner_cli("build", "profile.json", *options, "--device-memory", need))
+    Path("profile.json").unlink()  # a plan holds all that a run needs
     succeeded(executor_cli("run", "new.json", "-o", "new"))
 
 
@@ -431,7 +405,7 @@ def writers(output: str) -> list[Answer]:
     ]
 
 
-@pytest.mark.parametrize("output", ["work.py/x.png", "work.py/x/y.png", "f.png", ".", "x" * 300])
+@pytest.mark.parametrize("output", ["work.py/x.png", "f.png", "x" * 300])
 def test_an_output_that_cannot_be(output: str) -> None:
     """A file as folder, a folder as file and too long a name are refused before any work."""
     Path("f.png").mkdir()
@@ -488,17 +462,16 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         refused(planner_cli("show", "plan.json", "--trace", "new.json"), 2, "No space left")
 
 
-@pytest.mark.parametrize("name", ["x.gif", "y", ".png", "x.png.part"])
+@pytest.mark.parametrize("name", ["y", "x.png.part"])
 def test_a_picture_of_an_unknown_kind(name: str) -> None:
     """The name of a picture says its kind, one of three."""
-    with nothing_written():
-        shown = planner_cli("show", "plan.json", "--gantt", name)
-        compared = planner_cli("compare", "plan.json", "x", "--gantt", name)
-    for answer in (shown, compared):
+    for call in (("show", "plan.json"), ("compare", "plan.json", "x")):
+        with nothing_written():
+            answer = planner_cli(*call, "--gantt", name)
         refused(answer, 2, "the name of a picture ends in .png, .svg, .pdf")
 
 
-@pytest.mark.parametrize("output", ["work.py/x", "work.py", "plan.json", "y" * 300, "/proc/x"])
+@pytest.mark.parametrize("output", ["work.py/x", "plan.json", "y" * 300, "/proc/x"])
 def test_a_bad_folder_to_run_in(output: str) -> None:
     """A folder that cannot be made is refused before the run."""
     with nothing_written():
@@ -517,55 +490,39 @@ def shell(command: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "$planner show plan.json --trace new.json | true",
-        "$planner build profile.json -o new.json --json | true",
-        "$executor run plan.json -o new | true",
-    ],
+    "command", ["$planner show plan.json --trace new.json", "$executor run plan.json -o new"]
 )
 def test_a_reader_that_went_away(command: str) -> None:
     """A broken pipe, as behind `| head`, is no failure: the work is done all the same."""
-    done = shell(command)
+    done = shell(f"{command} | true")
     assert done.returncode == 0
     assert "rror" not in done.stderr
     assert list(Path().glob("new*"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs a device that is full")
-@pytest.mark.parametrize("command", ["$planner show plan.json", "$executor run plan.json -o new"])
-def test_an_output_that_takes_nothing(command: str) -> None:
-    """Results that nobody can receive are an error of one line."""
-    done = shell(f"{command} > /dev/full")
+def test_an_output_that_takes_nothing() -> None:
+    """Results that nobody can receive are an error of one line, with its exit code."""
+    done = shell("$planner show plan.json > /dev/full")
     assert done.returncode == 1
     assert done.stderr == "error: output: cannot be written: No space left on device\n"
 
 
-def test_a_usage_error_from_the_shell() -> None:
-    """Exit code and message arrive the same way from a process of its own."""
-    done = shell("$executor run missing.json")
-    assert done.returncode == 2
-    text = "error: missing.json: cannot be read: No such file or directory; give the path of a file"
-    assert done.stderr == f"{text} that can be\n"
-    assert not done.stdout
-
-
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("command", "text"),
     [
-        (("planner",), "the following arguments are required: COMMAND; see python -m planner"),
-        (("planner", "build", "x.json"), "-o/--output; see python -m planner build --help"),
-        (("planner", "show", "x.json", "--all"), "unrecognized arguments: --all; see"),
-        (("plans",), "required: format; see python -m plans --help"),
-        (("plans", "x"), "argument format: invalid choice: 'x'"),
+        ("planner", "the following arguments are required: COMMAND; see python -m planner"),
+        ("planner build x.json", "-o/--output; see python -m planner build --help"),
+        ("planner show x.json --all", "unrecognized arguments: --all; see"),
+        ("plans x", "argument format: invalid choice: 'x'"),
     ],
-    ids=" ".join,
 )
-def test_wrong_usage_is_one_line(arguments: tuple[str, ...], text: str) -> None:
+def test_wrong_usage_is_one_line(command: str, text: str) -> None:
     """What is wrong, and where the usage is told."""
-    if arguments[0] == "planner":
-        answer = planner_cli(*arguments[1:])
+    program, *arguments = command.split()
+    if program == "planner":
+        answer = planner_cli(*arguments)
     else:
-        done = shell(f"${' '.join(arguments)}")
+        done = shell(f"${command}")
         answer = Answer(done.returncode, done.stdout, done.stderr)
     refused(answer, 2, text)

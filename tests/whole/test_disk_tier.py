@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 from support.chains import chain
@@ -29,36 +28,20 @@ def many() -> list[Task]:
     return [*plain, chain("clipped", 2, 4, 4, optimizer=adam, seed=9, clip=0.1)]
 
 
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tier")
-    path = folder / "many.json"
-    profile(f"{__file__}:many", str(path), "--disk", folder / "away")
-    return path
-
-
-def needed(source: Path) -> tuple[int, int]:
-    """Bytes of host memory without and with a disk, as `build` says them."""
-    ask = ("build", source, "-o", "none.json", "--host-memory", 1)
+def test_tasks_that_wait_on_the_disk_train_like_alone() -> None:
+    """In less host memory than they want without it, taking turns after every step."""
+    profile(f"{__file__}:many", "many.json", "--disk", "away")
+    ask = ("build", "many.json", "-o", "none.json", "--host-memory", 1)
     told = planner_cli(*ask, "--disk-space", 0).err.split("smallest --host-memory", 1)[1]
     bare = int(told.split("would do: ", 1)[1].split(",")[0])
-    return bare, int(planner_cli(*ask).err.rsplit(maxsplit=1)[1])
-
-
-@pytest.mark.parametrize("options", [("--devices", 2), ("--segment-steps", 1, "--devices", 2)])
-def test_tasks_that_wait_on_the_disk_train_like_alone(
-    options: tuple[object, ...], profiled: Path
-) -> None:
-    """In half of the host memory that they want more than the largest one, or in just its own."""
-    bare, least = needed(profiled)
+    least = int(planner_cli(*ask).err.rsplit(maxsplit=1)[1])
     assert least < bare
-    size = least if "--segment-steps" in options else (bare + least) // 2
-    ask = ("build", profiled, "-o", "plan.json", "--host-memory", size, *options)
-    succeeded(planner_cli(*ask))
+    options = ("--segment-steps", 1, "--devices", 2, "--host-memory", least)
+    succeeded(planner_cli("build", "many.json", "-o", "plan.json", *options))
     succeeded(planner_cli("check", "plan.json"))
     plan = plans.load("plan.json")
     assert waiting(plan)
-    assert plan.host.bytes <= size < bare
+    assert plan.host.bytes <= least
     succeeded(executor_cli("run", "plan.json", "-o", "x"))
     ask = ("compare", "plan.json", "x", "--json", "--gantt", "run.png")
     compared = json.loads(succeeded(planner_cli(*ask)).out)

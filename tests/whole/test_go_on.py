@@ -90,7 +90,7 @@ def test_a_task_keeps_its_microbatch() -> None:
     needs = {size: smallest_budget("long.json", "--microbatch", size) for size in (1, 2)}
     roomy, tight = max(needs, key=needs.__getitem__), min(needs, key=needs.__getitem__)
     assert needs[roomy] > needs[tight]
-    for others, own in ((1, 2), (2, 1), (roomy, roomy)):
+    for others, own in ((1, 2), (roomy, roomy)):
         sizes = ("--microbatch", f"kept={own}", "--microbatch", others)
         succeeded(planner_cli("build", "short.json", "-o", "first.json", *sizes))
         succeeded(executor_cli("run", "first.json", "-o", "x", "--overwrite"))
@@ -241,9 +241,7 @@ def test_a_round_has_no_longer_than_the_grace(two: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize(
-    ("kind", "step"), [(signal.SIGTERM, 1), (signal.SIGINT, 5), (signal.SIGHUP, 6)]
-)
+@pytest.mark.parametrize(("kind", "step"), [(signal.SIGTERM, 1), (signal.SIGINT, 6)])
 def test_an_interrupted_run_goes_on(
     kind: signal.Signals, step: int, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

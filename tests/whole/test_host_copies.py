@@ -16,7 +16,7 @@ from executor.workload.task import Evaluation
 from planner import Infeasible
 from profiles.schema import Profile
 
-TASK = chain("a", 6, 4, 4, precision="bf16")
+TASK = chain("a", 4, 4, 2, precision="bf16")
 
 
 def model() -> Any:
@@ -26,7 +26,7 @@ def model() -> Any:
 
 def tied() -> Any:
     made = model()
-    made[5][0].weight = made[0][0].weight
+    made[3][0].weight = made[0][0].weight
     return made
 
 
@@ -52,8 +52,9 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("share", [1.0, 1.6])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    ("name", "share"), [("chain", 1.0), ("tied", 1.0), ("frozen", 1.6), ("evaluated", 1.6)]
+)
 def test_less_host_memory_trains_the_same_bits(name: str, share: float) -> None:
     """Parameters that have masters are not kept; on the smallest device, which updates on the host,
     and on a larger one."""
