@@ -1,6 +1,6 @@
 """The planner against all there is: small tasks, every strategy tried.
 
-    python -m tests.benchmarks.exhaustive --cases 60 -o runs/exhaustive.txt
+    python -m tests.benchmarks.exhaustive --cases 60
 
 Run from the root of the repository. Chains of 1 to 3 layers with every mode, of 4 to 6 with a few
 (`support.strategies`). A case is named by its seed and its layers. Prints the planner's period over
@@ -17,7 +17,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import get_context
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -119,7 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=console.whole(0, 10**9), default=0, metavar="SEED")
     parser.add_argument("--layers", type=console.whole(1, 6), help="of every case; or all numbers")
     parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there too")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.cases)
     asked = [(seed, options.layers or seed % 6 + 1) for seed in seeds]
@@ -127,9 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in _run(asked, options.jobs):
         print(line(row), flush=True)
         rows.append(row)
-        if options.output:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text("\n".join([*map(line, rows), "", report(rows)]) + "\n")
     print(report(rows))
     return int(any((row.ratio or 0) > ALLOWED for row in rows))
 

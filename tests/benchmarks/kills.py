@@ -1,6 +1,6 @@
 """Processes of a run killed and stopped at all moments, under torchrun with restarts.
 
-    python -m tests.benchmarks.kills [--kills 60] [--seed 0] [--json]
+    python -m tests.benchmarks.kills [--kills 60] [--seed 0]
 
 Two tasks on four emulated devices, one over before the other, are trained in 2 and 4 processes
 again and again. Each time one process, drawn at random, gets SIGKILL or SIGSTOP at a random moment:
@@ -11,7 +11,6 @@ unless all do.
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -281,7 +280,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=60, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--json", action="store_true", help="for scripts")
     options = parser.parse_args()
     rows = []
     with TemporaryDirectory() as made:
@@ -304,10 +302,7 @@ def main() -> None:
             print(f"{number} {case.number.name} {where}: {told}, {late}", file=sys.stderr)
             if row.wrong:
                 print(*(file.read_text() for file in own.glob("*/said")), file=sys.stderr)
-    if options.json:
-        print(json.dumps([row._asdict() | {"case": row.case._asdict()} for row in rows]))
-    else:
-        print(table(rows))
+    print(table(rows))
     sys.exit(any(row.wrong for row in rows))
 
 

@@ -1,14 +1,13 @@
 """The planner on 1,440 instances: how near its bound, how fast, how far ahead of the baseline.
 
     python -m tests.benchmarks.planner_set --quick
-    python -m tests.benchmarks.planner_set --only 'gpt2-xl/*' --jobs 2 -o runs/planner-set
+    python -m tests.benchmarks.planner_set --only 'gpt2-xl/*' --jobs 2
 
 Run from the root of the repository. `instances` says what the set holds. Times are of one round;
 its bound is that of the makespan, shared among 1,000 steps.
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -19,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from multiprocessing import get_context
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -171,15 +169,15 @@ def _shown(
         yield form.format(one(values)) if values else "-"
 
 
-def markdown(rows: Sequence[Row], seconds: float) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """The groups as a table, then what has no plan."""
     head, *body = groups(rows)
     table = [head, ("---",) + ("---:",) * (len(head) - 1), *body]
-    lines = [f"# The planner on {len(rows)} instances, {seconds:g} s each", ""]
-    lines += ["| " + " | ".join(cells) + " |" for cells in table]
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
     lines += ["", "Without a plan:", ""]
-    lines += [f"- {line(row)}" for row in rows if row.status != "ok"] or ["- none"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        lines + ([f"- {line(row)}" for row in rows if row.status != "ok"] or ["- none"])
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,18 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="one in 13")
     parser.add_argument("--time-limit", type=console.seconds, default=30.0, metavar="SECONDS")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write JSON and Markdown")
     options = parser.parse_args(arguments)
     chosen = [one for one in instances() if fnmatch(one.name, options.only)]
     seconds = QUICK_SECONDS if options.quick else options.time_limit
     chosen = chosen[:: QUICK_EVERY if options.quick else 1]
     rows = list(_run(chosen, options.jobs, seconds))
-    print("\n".join(console.columns(groups(rows), numbers=True)))
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        table = [asdict(row) | {"gap": row.gap, "ratio": row.ratio} for row in rows]
-        (options.output / "planner_set.json").write_text(json.dumps(table, indent=1) + "\n")
-        (options.output / "planner_set.md").write_text(markdown(rows, seconds))
+    print(markdown(rows))
     return int(any(row.status.startswith("FAILED") for row in rows))
 
 

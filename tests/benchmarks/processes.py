@@ -1,7 +1,7 @@
 """What replaying costs in two processes: per op when the ops themselves do nothing, and per X that
 goes from one process to the other.
 
-    python -m tests.benchmarks.processes [--rounds 1000] [--json]
+    python -m tests.benchmarks.processes [--rounds 1000]
 
 It starts itself under torchrun. First hand-made timetables on two devices, with every op's work
 taken out: µs per op of the whole run in one process, and in two. Then X of 1 KiB, 1 MiB and 64 MiB,
@@ -11,17 +11,16 @@ MiB takes more than 1.3 times as long.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -43,15 +42,13 @@ from executor.distributed import worker
 from executor.distributed.values import Parcel
 from executor.driver import Options
 from executor.numerics import Layout, hold
-from executor.records.folder import RunFolder
-from executor.replay import ops
 from executor.replay.ops import Work
-from executor.replay.task_state import TaskState
 from executor.workload import Content
 from plans import runlog
 from plans.schema import Op, Plan, Task
 from profiles import console
 from profiles.units import show_bytes
+from tests.benchmarks.replay_overhead import nothing_to_do
 
 DEAR, AT = 1.3, 1 << 20
 ROUNDS = {1 << 10: 300, AT: 150, 64 << 20: 6}  # of four X of so many bytes
@@ -91,30 +88,16 @@ def load(work: Work, step: int) -> None:
         work.feed.contents.note(work.writes["batch"], Content((layout(), layout())))
 
 
-@contextmanager
-def nothing_to_do() -> Iterator[None]:
-    """Ops that leave nothing but what an X behind them tells of."""
-    kept, settle, parcel = dict(ops._HANDLERS), TaskState.settle, worker.parcel
-    keep = RunFolder.keep
-    ops._HANDLERS.update({kind: lambda work, step: None for kind in kept})
-    ops._HANDLERS.update(F=forward, B=backward, P=load)
-    TaskState.settle = lambda self, step: None  # type: ignore[method-assign]
-    RunFolder.keep = lambda self, task, step, at_us: None  # type: ignore[method-assign]
-    worker.parcel = lambda task, step, roles, begins: Parcel(task.plan.name, step, b"", None, {})
-    try:
-        yield
-    finally:
-        ops._HANDLERS.update(kept)
-        TaskState.settle, RunFolder.keep = settle, keep  # type: ignore[method-assign]
-        worker.parcel = parcel
-
-
 def replayed(plan: Plan, *, alone: bool) -> tuple[float, runlog.RunLog] | None:
     """Seconds of the run, and its log; None where another process leads it, or does it `alone`."""
     if alone and not leads():
         return None
     found = []
-    with TemporaryDirectory() as folder, nothing_to_do():
+    parcel = mock.patch.object(
+        worker, "parcel", lambda task, step, *_: Parcel(task.plan.name, step, b"", None, {})
+    )
+    quiet = nothing_to_do(F=forward, B=backward, P=load)  # but what an X behind them tells of
+    with TemporaryDirectory() as folder, quiet, parcel:
         asked = Asked(plan, tasks_for(plan), Options(folder=Path(folder)))
 
         def finish(given: processes.Given, train: processes.Train) -> int:
@@ -227,7 +210,6 @@ def table(found: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1000, help="of ops that do nothing")
-    parser.add_argument("--json", action="store_true", help="for scripts")
     options = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -237,10 +219,8 @@ def main() -> None:
     rows = [row for name in ("pipeline", "parallel") for row in overhead(name, options.rounds)]
     dear = [row for size in ROUNDS for row in crossings(size)]
     if leads():
-        found = [*rows, *dear]
-        records = [row._asdict() | {"ratio": row.ratio} for row in found]
-        print(json.dumps(records) if options.json else table(found))
-    sys.exit(any(row.ratio > DEAR for row in dear if AT in ROUNDS and row.name.endswith("1.0 MiB")))
+        print(table([*rows, *dear]))
+    sys.exit(any(row.ratio > DEAR for row in dear if row.name.endswith("1.0 MiB")))
 
 
 if __name__ == "__main__":

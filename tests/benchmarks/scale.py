@@ -17,17 +17,16 @@ more than 4 GB.
 """
 
 import argparse
-import json
 import multiprocessing
 import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from msgspec import structs
 
@@ -110,17 +109,8 @@ class Built:
     gb: float
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a process took to read the plan."""
-
-    seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a check took."""
+class Took(NamedTuple):
+    """Seconds of processor time and GB that something took."""
 
     seconds: float
     gb: float
@@ -160,21 +150,21 @@ def built(case: Case, rates: Rates, path: Path, limit: float) -> Built:
     )
 
 
-def read(path: Path) -> Read:
+def read(path: Path) -> Took:
     """Read the plan as the process of its last device does."""
     before, begun = _peak(), time.process_time()
     plan = plans.load(path)
     ranks = range(len(plan.devices))
     programs_of(Part(plan, ranks, ranks[-1]))
-    return Read(time.process_time() - begun, round((_peak() - before) * 1e9))
+    return Took(time.process_time() - begun, _peak() - before)
 
 
-def checked(path: Path) -> Checked:
+def checked(path: Path) -> Took:
     """Prove the plan of a file."""
     plan = plans.load(path)
     begun = time.process_time()
     plans.prove(plan)
-    return Checked(time.process_time() - begun, _peak())
+    return Took(time.process_time() - begun, _peak())
 
 
 def _peak() -> float:
@@ -192,8 +182,8 @@ class Row:
     """All of a case."""
 
     built: Built
-    checked: Checked
-    read: Read
+    checked: Took
+    read: Took
 
     @property
     def within(self) -> bool:
@@ -220,7 +210,7 @@ def _line(case: Case, row: Row) -> str:
         *(f"{ppm / 1e4:.1f} %" for ppm in (made.gap_ppm, made.layout_gap_ppm)),
         f"{made.plan_bytes / 1e6:.2f}",
         *(f"{made.seconds:.1f}", f"{made.gb:.2f}", f"{proven.seconds:.1f}", f"{proven.gb:.2f}"),
-        *(f"{row.read.seconds:.1f}", f"{row.read.bytes / 1e6:.0f}"),
+        *(f"{row.read.seconds:.1f}", f"{row.read.gb * 1e3:.0f}"),
     )
     return "| " + " | ".join(shown) + " |"
 
@@ -235,26 +225,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--p2p", type=console.rate, default=250 * 10**9, metavar="RATE")
     parser.add_argument("--net", type=console.rate, default=25 * 10**9, metavar="RATE")
     parser.add_argument("--time-limit", type=console.seconds, default=600.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     model, layout, batch = options.model, options.layout, options.batch
     if len({model is None, layout is None, batch is None}) > 1:
         parser.error("--model, --layout and --batch belong together")
     cases = [Case(model, str(layout), batch, options.order)] if model else CASES
     within = True
-    if not options.json:
-        print(HEAD)
+    print(HEAD)
     for case in cases:
         try:
             found = measured(case, Rates(options.p2p, options.net), options.time_limit)
         except GantryError as error:
-            within, row = False, asdict(case) | {"error": str(error)}
-            told = f"| {case.model} | {case.layout} | {error} |"
-            print(json.dumps(row) if options.json else told, flush=True)
+            within = False
+            print(f"| {case.model} | {case.layout} | {error} |", flush=True)
             continue
         within &= found.within
-        row = asdict(case) | asdict(found)
-        print(json.dumps(row) if options.json else _line(case, found), flush=True)
+        print(_line(case, found), flush=True)
     return 0 if within else 1
 
 
