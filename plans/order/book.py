@@ -85,6 +85,8 @@ def unlike(book: Book) -> Iterator[str]:
         if [task.name for task in plan.tasks] != [task.name for task in first.tasks]:
             yield f"{size_of(plan)}: has other tasks than the plan for {size_of(first)}"
             continue
+        if plan.inputs != first.inputs:
+            yield f"{size_of(plan)}: is made from other files than the plan for {size_of(first)}"
         if plan.numerics != first.numerics:
             yield f"{size_of(plan)}: has other numerics than the plan for {size_of(first)}"
         for mine, other in zip(first.tasks, plan.tasks, strict=True):

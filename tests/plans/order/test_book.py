@@ -1,9 +1,13 @@
 """Plan books hold plans of one training, and give the one for the devices that there are."""
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support import handmade
+from support.cli import planner_cli, succeeded
+from support.edits import Edit, change, drop, put, with_task
 
 import plans
 from plans import Book, InvalidPlan, Plan
@@ -68,6 +72,52 @@ def test_an_unsound_plan_is_refused_with_its_devices() -> None:
     with pytest.raises(InvalidPlan) as caught:
         plans.prove_book(book(odd))
     assert all(line.startswith(plans.size_of(odd)) for line in caught.value.violations)
+
+
+PIPELINE = handmade.pipeline()
+SHARDS = PIPELINE.tasks[0].shards
+MUTANTS: dict[str, Edit] = {
+    "a.s0: begins at layer 2, expected 0": lambda p: with_task(p, shards=SHARDS[1:]),
+    "a.s1.B0 round 0: reads param…expected a.s1 param version 0 but nothing was written to it": (
+        lambda p: drop(p, "a.s1.P0")
+    ),
+    "a.s1: begins at layer 0, expected 2": lambda p: with_task(p, shards=SHARDS[:1] + SHARDS),
+    "a.s0.U0: is missing from the round": lambda p: drop(p, "a.s0.U0"),
+    "a.s1.state: after 3 rounds and leave the host store must hold a.s1 state version 3, but it "
+    "holds a.s1 state version 0": lambda p: drop(p, "a.s1.S1"),
+    "solo: slab 3584 + reserve 100 = 3684 bytes exceed the budget of device 1 'cpu1', 3683": (
+        lambda p: put(p, ("devices", 1, "budget_bytes"), 3683)
+    ),
+    "node 0: takes 2816 bytes of the host store, but the host budget of a node is 2815": (
+        lambda p: put(p, ("host", "budget_bytes"), 2815)
+    ),
+    "a.x1.X0: waits for itself in round, a deadlock: a.x1.X0 -> a.s1.B0 -> a.dx1.X0 -> a.s0.B0": (
+        lambda p: change(p, "a.s0.F0", after=("a.s0.B0",))
+    ),
+    "is made from other files than the plan for 2 device(s)": (
+        lambda p: replace(p, inputs={"profile": "0" * 64})
+    ),
+    "a has another workload than in the plan for 2 device(s)": (
+        lambda p: put(p, ("tasks", 0, "workload", "sha256"), "9" * 64)
+    ),
+    "a has another microbatch than in the plan for 2 device(s): 4 and 2": (
+        lambda p: with_task(p, microbatch=4)
+    ),
+}
+
+
+@pytest.mark.parametrize("told", MUTANTS)
+def test_an_entry_with_one_mistake_is_refused(told: str, tmp_path: Path) -> None:
+    """A shard that is missing, not brought, there twice, not trained, handed on in a version that
+    is stale; devices or a host too small; ops in a circle; another task or other microbatches.
+    `check` names it in one line."""
+    plans.save(file := tmp_path / "x.book", Book(plans=(PIPELINE, wider(PIPELINE))))
+    succeeded(planner_cli("check", file))
+    plans.save(file, Book(plans=(PIPELINE, MUTANTS[told](wider(PIPELINE)))))
+    answer = planner_cli("check", file)
+    assert answer.code == 1
+    pattern = ".*".join(map(re.escape, f"3 device(s): {told}".split("…")))
+    assert any(re.search(pattern, line) for line in answer.err.splitlines()), answer.err
 
 
 def test_each_size_stands_once_and_in_its_place() -> None:
