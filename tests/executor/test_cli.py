@@ -219,6 +219,15 @@ def test_a_second_signal_ends_the_process(
         (("--device", "cuda", "--p2p", "1GB/s"), "--p2p is for emulated devices"),
         (("--device-memory", "1MiB", "--p2p", "1KB/s"), "--p2p is 1000; it must be from 100000"),
         (("--device", "cuda"), "sees 0 here; see nvidia-smi"),
+        (("--device", "cuda", "--slow-compute", "2"), "--slow-compute is for emulated devices"),
+        (
+            ("--device-memory", "1MiB", "--slow-compute", "0"),
+            "--slow-compute is 0; it must be from 1",
+        ),
+        (
+            ("--device-memory", "1MiB", "--slow-compute", "1001"),
+            "is 1001; it must be from 1 to 1000",
+        ),
     ],
 )
 def test_a_device_that_cannot_be_profiled(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from msgspec import structs
 from support import fake_cuda, handmade
 from support.chains import block, tasks_for
 from support.covering import covering
@@ -102,9 +101,7 @@ def planned(case: Case, **changed: Any) -> tuple[Plan, list[Task]]:
         for task in tasks_for(made, partial(block, 0.25 * (not still)))
     ]
     plan = fit(made, tasks)
-    if cuda:
-        devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
-        plan = structs.replace(plan, devices=devices)
+    plan = fake_cuda.on_cuda(plan) if cuda else plan
     plans.prove(plan)
     return plan, tasks
 

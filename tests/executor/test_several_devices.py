@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 from msgspec import structs
 from support.device_cases import (
     KEPT,

@@ -25,11 +25,13 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 import executor.devices.cuda
 import executor.devices.machine
 from executor.numerics.rng import CpuSource
+from plans.schema import Plan
 
 _CURRENT = threading.local()
 _POISON = 0xA5
@@ -217,6 +219,12 @@ def _copy(target: Tensor, source: Tensor) -> None:
 def _holds(begin: int, count: int, part: Tensor) -> bool:
     at = part.data_ptr()
     return begin <= at and at + part.nbytes <= begin + count
+
+
+def on_cuda(plan: Plan) -> Plan:
+    """The same plan for CUDA devices."""
+    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
+    return structs.replace(plan, devices=devices)
 
 
 def install(

@@ -173,31 +173,6 @@ def test_layers_hold_the_models_own_parameters(name: str) -> None:
     assert {id(b) for layer in chain.layers for b in layer.buffers()} <= buffers
 
 
-@pytest.mark.parametrize("name", ["t5", "resnet18"])
-def test_a_layers_copy_takes_no_memory_for_what_it_does_not_own(name: str) -> None:
-    """A replica with other tensors for its own parameters gives the layer's bits."""
-    task = architecture(name)
-    _, chain = found(task)
-    twins = []
-    for layer in chain.layers:
-        memo: dict[int, Any] = {
-            id(p): nn.Parameter(torch.empty_like(p).fill_(7)) for p in layer.parameters()
-        }
-        memo |= {id(b): b.clone() for b in layer.buffers()}
-        made = set(map(id, memo.values()))
-        twin = copy.deepcopy(layer, memo)
-        assert {id(t) for t in (*twin.parameters(), *twin.buffers())} <= made
-        for mine, theirs in zip(twin.parameters(), layer.parameters(), strict=True):
-            mine.data = theirs.data
-        twins.append(twin)
-    outputs = []
-    for layers in (chain.layers, twins):
-        torch.manual_seed(0)
-        outputs.append(run(layers, inputs_of(task, 1)))
-    left, right = (loss_in(y) if task.loss is None else y for y in outputs)
-    assert torch.equal(left, right)
-
-
 def test_finding_layers_leaves_no_trace() -> None:
     """Buffers, gradients and the random state are afterwards as before."""
     task = architecture("resnet18")
@@ -320,22 +295,6 @@ def test_a_model_that_nothing_can_cut_is_one_layer() -> None:
     assert [reason.split(":")[0] for reason in chain.why] == ["sequential", "modules", "graph"]
 
 
-def test_layers_for_one_size_are_left_where_microbatches_are_of_any(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A graph may have layers for one number of tokens; samples of every length need others."""
-
-    def way(model: nn.Module, batches: Any, has_loss: bool) -> tuple[list[nn.Module], Cut]:
-        return list(model.children()), Cut("graph", (), 5, None)
-
-    monkeypatch.setattr(cutting, "_WAYS", (("graph", way),))
-    model, x = Backwards(nn.Linear(2, 2)).train(), torch.randn(5, 2)
-    assert chain_of(model, x).batch == 5
-    chain = chain_of(model, x, any_size=True)
-    assert (chain.layers, chain.batch, chain.how) == ([model], None, "whole")
-    assert chain.why[-1] == "graph: its layers would do for microbatches of 5 tokens only"
-
-
 def test_a_sequential_is_its_children_whatever_the_inputs_are_called() -> None:
     """A dict or tuple of one input goes to the first child."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
@@ -397,15 +356,6 @@ def test_low_precision_models_are_cut(name: str, precision: Any) -> None:
     for key, value in model.state_dict().items():
         assert value.dtype == before[key].dtype
         assert torch.equal(value, before[key])
-
-
-def test_names_say_where_a_layer_is() -> None:
-    """Layers of a list are called by their path and class."""
-    _, chain = found(architecture("gpt2"))
-    names = [name_of(layer) for layer in chain.layers]
-    assert names[1] == "transformer.h.0 (GPT2Block)"
-    assert names[0] == "before transformer.h.0"
-    assert names[-1] == "after transformer.h.2"
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2), st.integers(0, 9)), min_size=1))

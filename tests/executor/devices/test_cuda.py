@@ -17,6 +17,7 @@ import torch
 from msgspec import structs
 from support import fake_cuda, handmade
 from support.chains import tasks_for
+from support.fake_cuda import on_cuda
 from support.fit import fit
 from support.handmade import CASTING
 from support.same import assert_same
@@ -24,7 +25,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
-import plans
 from executor import run
 from executor.devices import Now, cuda, gpu, hostmem, limits
 from executor.devices.device import aligned, apart, until
@@ -42,14 +42,6 @@ from profiles import violations
 from profiles.schema import Numerics
 
 pytestmark = pytest.mark.usefixtures("quick", "warm")
-
-
-def on_cuda(made: Plan) -> Plan:
-    """The same plan for CUDA devices."""
-    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in made.devices)
-    moved = structs.replace(made, devices=devices)
-    plans.prove(moved)
-    return moved
 
 
 def opened(index: int = 0) -> cuda.CudaDevice:

@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 from support import handmade
 from support.chains import failing_soon, tasks_for
-from support.cli import executor_cli, refused, succeeded
+from support.cli import executor_cli, succeeded
 from support.clock import Clock
 from support.fit import fit
 from support.lab import LAB
@@ -246,22 +246,6 @@ def test_layers_are_measured_beside_copies_and_updates_beside_compute(
     monkeypatch.setattr(layer, "loaded", computes)
     profile(f"{TOYS}:mlp", Options(1 << 20, PACED, devices=1, samples=1, host_bytes=1 << 30))
     assert set(beside) == {"copies", "0 computing", "1 computing"}
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("--slow-compute", 0), "--slow-compute is 0; it must be from 1 to 1000"),
-        (("--slow-compute", 1001), "--slow-compute is 1001; it must be from 1 to 1000"),
-        (("--device", "cuda", "--slow-compute", 2), "--slow-compute is for emulated devices"),
-    ],
-)
-def test_a_slowdown_that_cannot_be_is_refused(
-    options: tuple[object, ...], text: str, tmp_path: Path
-) -> None:
-    """With its limit, or what it is for."""
-    target = ("-o", tmp_path / "p.json", "--device-memory", "1MiB")
-    refused(executor_cli("profile", f"{TOYS}:mlp", *target, *options), 2, text)
 
 
 def test_every_table_says_that_compute_is_emulated(tmp_path: Path) -> None:

@@ -6,9 +6,6 @@ from functools import partial
 from itertools import cycle
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from msgspec import structs
 from support import device_cases as ways

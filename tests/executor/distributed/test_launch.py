@@ -12,9 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from msgspec.structs import replace
 from support import small_tasks

@@ -82,25 +82,6 @@ def test_who_is_stopped_is_killed_and_named(
     late.wait()
 
 
-def test_who_has_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for it."""
-    gone = subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(meeting, "siblings", lambda: {2: gone.pid})
-    boards = met(HashStore())
-    gone.kill()
-    gone.wait()
-    with pytest.raises(AbsentError, match="process 2 is gone, it was killed or crashed"):
-        boards[0].wait({"note": 2})
-
-
-def test_who_takes_too_long_is_named() -> None:
-    """The first of those who are not late is to say so."""
-    boards = met(HashStore())
-    with pytest.raises(AbsentError, match=r"process 1 has not done its part within 0\.3 s") as late:
-        boards[0].wait({"note": 1}, 0.3)
-    assert late.value.teller == 0
-
-
 def test_what_does_not_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the node that does not send it, whose first process was asked to."""
     part = streamed_part("a")

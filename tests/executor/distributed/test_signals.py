@@ -5,9 +5,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-
-pytest.importorskip("torch")
-
 from support import handmade
 from support.chains import tasks_for
 from support.fit import fit

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec import structs
 from support import fake_cuda, handmade, values, zoo
 from support.chains import WIDTH, Batchwise, tasks_for
 from support.fit import fit
@@ -72,8 +71,7 @@ def test_memory_of_its_own(model: str, precision: str, monkeypatch: pytest.Monke
     name = "norms-host" if precision == "fp16-autocast" else "streamed"
     optimizer = partial(AdamW, lr=1e-2, fused=True)
     plan, tasks = setup(name, MODELS[model], precision=precision, optimizer=optimizer)
-    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
-    plan = structs.replace(plan, devices=devices)
+    plan = fake_cuda.on_cuda(plan)
     assert_same(plan, tasks, run(plan, tasks))
 
 

@@ -12,11 +12,9 @@ import pytest
 import torch
 from msgspec import structs
 from support import handmade
-from support.chains import WIDTH, block, chain, tasks_for
-from support.cli import executor_cli, planner_cli, profile, smallest_budget, succeeded
+from support.chains import WIDTH, block, tasks_for
 from support.fit import fit, later
 from support.optimizers import Odd, by_kind
-from support.plain import train
 from support.same import assert_same, goes_on
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
@@ -319,37 +317,3 @@ def test_a_scheduler_is_wanted_by_both(tmp_path: Path) -> None:
     run(later(with_one, 0, 1), without, Options(folder=tmp_path, overwrite=True))
     with pytest.raises(MismatchError, match="the task has a scheduler and the checkpoint none"):
         run(later(with_one, 1, 3), tasks, Options(folder=tmp_path))
-
-
-def scheduled(steps: int) -> list[Task]:
-    """A task of equal layers, some of which decay, at rates that come and go."""
-    task = chain("a", 4, 4, steps)
-    how: dict[str, Any] = {"scheduler": SCHEDULES["one cycle"], "groups": by_kind}
-    return [replace(task, optimizer=FUSED, **how)]
-
-
-def short() -> list[Task]:
-    return scheduled(3)
-
-
-def long() -> list[Task]:
-    return scheduled(7)
-
-
-def test_a_built_plan_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the command lines, profiled and built for more steps: the bits of one plain loop."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("short", "long"):
-        profile(f"{__file__}:{name}", f"{name}.json")
-    budget = ("--device-memory", smallest_budget("short.json"))
-    succeeded(planner_cli("build", "short.json", "-o", "first.json", *budget))
-    succeeded(executor_cli("run", "first.json", "-o", "x"))
-    rest = ("--from", "x", "-o", "rest.json")
-    succeeded(planner_cli("build", "long.json", *rest))  # on a larger device, in fewer shards
-    succeeded(executor_cli("run", "rest.json", "-o", "x"))
-    sizes = [plans.load(f"{name}.json").tasks[0].microbatches for name in ("first", "rest")]
-    plain = train(long()[0], lambda step: sizes[step >= 3])
-    saved = torch.load("x/a.pt")
-    assert saved["step"] == 7
-    for name, value in plain.params.items():
-        assert torch.equal(saved["model"][name], value), name

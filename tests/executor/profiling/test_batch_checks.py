@@ -200,18 +200,3 @@ def test_draws_that_vary_are_told_and_allow_one_microbatch(name: str, tmp_path: 
     assert "padded input instead of a packed sequence" in answer.err
     draws = {c.rng_draws for layer in load(target).tasks[0].layers for c in layer.costs}
     assert None in draws
-
-
-def test_draws_that_do_not_vary_stay_known(tmp_path: Any) -> None:
-    """Nothing is said of ordinary dropout."""
-    target = tmp_path / "profile.json"
-    answer = succeeded(executor_cli("profile", f"{__file__}:plain", *MACHINE, "-o", target))
-    assert "note:" not in answer.err
-    assert all(c.rng_draws is not None for x in load(target).tasks[0].layers for c in x.costs)
-
-
-def plain() -> list[Task]:
-    def model() -> nn.Module:
-        return nn.Sequential(linear(), nn.Dropout(0.3), linear())
-
-    return [replace(task(model), steps=5)]

@@ -68,19 +68,6 @@ def data(step: int) -> tuple[Tensor, Tensor]:
     return torch.ones(2, 4), torch.ones(2, 4)
 
 
-def alike() -> list[Task]:
-    def make() -> nn.Module:
-        return nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
-
-    return [Task("a", make, data, nn.functional.mse_loss, SGD, 1)]
-
-
-def test_how_many_kinds_of_layers_there_are_is_told() -> None:
-    """The first and the last one are by themselves."""
-    told = succeeded(executor_cli("profile", f"{__file__}:alike", "--explain")).out
-    assert "of 3 kinds; a profile measures one of each and checks two, if alike" in told
-
-
 class Frozen(nn.Sequential):
     """Its statistics stay as they are."""
 

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("quick", "warm")
 TOYS = str(Path(__file__).parents[2] / "support" / "toys.py")
 OPTIONS = Options(
     device_bytes=1 << 20,
-    emulation=Emulation(10**9, 10**9, 20),
+    emulation=Emulation(10**9, 10**9, 20, p2p_bytes_per_s=10**8),
     devices=2,
     samples=2,
     host_bytes=1 << 30,
@@ -61,15 +61,14 @@ def test_machine_is_what_was_asked_for(mlp: Profile) -> None:
     """Devices, their memory, their pacing and the load are those of the options."""
     assert [device.usable_bytes for device in mlp.machine.devices] == [1 << 20, 1 << 20]
     assert {device.emulation for device in mlp.machine.devices} == {OPTIONS.emulation}
-    assert [link.kind for link in mlp.machine.devices[0].links] == ["h2d", "d2h", "d2d"]
+    assert [link.kind for link in mlp.machine.devices[0].links] == ["h2d", "d2h", "d2d", "p2p"]
     assert mlp.machine.load == 2
     assert mlp.machine.host.usable_bytes == 1 << 30
 
 
-def test_what_devices_send_to_each_other_is_measured() -> None:
+def test_what_devices_send_to_each_other_is_measured(mlp: Profile) -> None:
     """Alone and beside copies both ways, at the rate that emulated devices were given."""
-    link = Emulation(10**9, 10**9, 20, p2p_bytes_per_s=10**8)
-    found = profile(f"{TOYS}:mlp", replace(OPTIONS, emulation=link)).machine.devices[0].links
+    found = mlp.machine.devices[0].links
     (p2p,) = [one for one in found if one.kind == "p2p"]
     assert 0 < max(p2p.alone.bytes_per_s, p2p.both.bytes_per_s) < 1.1e8
     assert Links.of(Device("d", "cpu", 1, 1, found)).send_us(10**7) == copy_us(p2p.both, 10**7)
@@ -149,22 +148,18 @@ def test_update_peak_is_what_a_step_takes_beside_its_state(
 
 
 def test_tied_weight_counts_once() -> None:
-    """A shared weight belongs to the first layer; a layer without parameters has no update."""
-    task = profile(f"{TOYS}:tied", OPTIONS).tasks[0]
+    """A shared weight belongs to the first layer; a layer without parameters has no update. There
+    is one thread for each emulated device, and as many as before behind the profile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    (task,) = profile(f"{TOYS}:tied", OPTIONS).tasks
+    found = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert found == 2
     assert task.ties == ((0, 2),)
     assert [layer.param_bytes for layer in task.layers[:3]] == [WIDTH * WIDTH * 4, 0, 0]
     assert [layer.state_bytes for layer in task.layers[:3]] == [2 * WIDTH * WIDTH * 4, 0, 0]
     assert task.layers[2].update_host.median_us == 0
-
-
-def test_profiling_restores_the_number_of_threads(mlp: Profile) -> None:
-    """One thread per emulated device holds for the profile only."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    profile(f"{TOYS}:tied", OPTIONS)
-    found = torch.get_num_threads()
-    torch.set_num_threads(before)
-    assert found == 2
 
 
 @pytest.mark.parametrize(

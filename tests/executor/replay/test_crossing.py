@@ -5,7 +5,6 @@ from functools import cache, partial
 
 import pytest
 import torch
-from msgspec import structs
 from support import fake_cuda, fake_nccl, handmade
 from support.chains import WIDTH, block, tasks_for
 from support.fit import fit
@@ -44,8 +43,7 @@ def planned(name: str) -> tuple[Plan, list[Task], tuple[int, ...]]:
         made, ranks = handmade.PLANS[name](), (0, 1)
         tasks = tasks_for(made, partial(block, 0.0))
         made = fit(made, tasks)
-    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in made.devices)
-    plan = structs.replace(made, devices=devices)
+    plan = fake_cuda.on_cuda(made)
     plans.prove(plan)
     return plan, tasks, ranks
 

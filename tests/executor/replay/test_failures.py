@@ -152,13 +152,6 @@ def test_transients_over_the_reserve() -> None:
         run(plan, tasks)
 
 
-def test_transients_within_the_reserve_are_the_peak() -> None:
-    """The peak is the slab in use and the transients measured, no more than the budget."""
-    plan, tasks = setup()
-    (peak,) = run(plan, tasks).peak_bytes
-    assert plan.programs[0].memory[0].slab_bytes < peak < plan.devices[0].budget_bytes
-
-
 def test_a_varying_number_of_draws() -> None:
     """With several microbatches a forward must draw as often as the plan says."""
     plan, tasks = setup(Irregular)

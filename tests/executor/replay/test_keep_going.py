@@ -316,8 +316,7 @@ def test_copies_under_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     fake_cuda.install(monkeypatch, pause_us=20_000)
     Counted.after = 20
     plan, tasks = ready(handmade.relay(), a=Counted)
-    devices = tuple(structs.replace(d, kind="cuda", emulation=None) for d in plan.devices)
-    plan = structs.replace(plan, devices=devices)
+    plan = fake_cuda.on_cuda(plan)
     others_same(plan, tasks, run(plan, tasks, KEEP), "a")
 
 

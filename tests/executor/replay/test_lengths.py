@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from msgspec import structs
 from support.judged import EVERY, HELD, held, held_alone, held_packed, judged
 from support.same import step_in
+from support.switched import switched
 from support.texted import (
     BATCH,
     LENGTHS,
@@ -46,6 +47,7 @@ from profiles.errors import FormatError
 KINDS = ((MOST, MOST), (MOST,), (256, 256))
 EVERY_STEP = ((0, 1), (1, 1), (2, 1), (0, 1))
 IN_A_ROW = ((2, 2), (1, 1), (0, 2))
+TURNS = ((1, 2), (0, 1), (1, 1))  # of two mixes of pipelines
 RUNS = ((0, 2), (1, 1), (0, 1))
 MANY = ((256,) * 12, (256,) * 5, (MOST,) * 3)
 
@@ -136,6 +138,12 @@ def test_replicas_train_it_too(dropout: float) -> None:
     assert_same(ran(made), trained(made.task, partial(as_packed, made)), rtol=1e-6)
 
 
+def test_mixes_of_pipelines_in_turn_train_it_too() -> None:
+    """Two stages, and one beside one, each for some steps."""
+    made = switched(TURNS)
+    assert_same(ran(made), trained(made.task, one_by_one), rtol=1e-6)
+
+
 def test_draws_that_the_plan_does_not_know_end_the_run() -> None:
     """With both numbers, where the microbatch is shorter than the longest."""
     made = packed("streamed", KINDS, ((0, 1),), dropout=0.3)
@@ -205,15 +213,19 @@ def test_only_the_samples_that_are_needed_are_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("heard")
-def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_an_interrupted_run_goes_on_with_the_same_bits(mixed: bool, tmp_path: Path) -> None:
     """In the middle of kinds that change at every step, of the table, of a window, and of the
-    random numbers."""
-    made = moved(packed("streamed", KINDS, EVERY_STEP, dropout=0.3), 6)
+    random numbers; or in a segment of a mix of pipelines that another follows."""
+    if mixed:
+        made = switched(TURNS)
+    else:
+        made = moved(packed("streamed", KINDS, EVERY_STEP, dropout=0.3), 6)
     whole, pressed = ran(made), False
 
     def pressing(samples: Sequence[int]) -> Any:
         nonlocal pressed
-        if made.of(2)[0] in samples and not pressed:
+        if made.of(2 - mixed)[0] in samples and not pressed:
             pressed = True
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.3)  # it is heard by the main thread, which may be late

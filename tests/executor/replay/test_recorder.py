@@ -107,14 +107,6 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     assert [record.loss for record in runlog.load(tmp_path).steps] == [None] * planned.steps
 
 
-def test_a_later_segment_waits(tmp_path: Path) -> None:
-    """Segments that share a task run one after the other, whatever their devices."""
-    plan = fit(handmade.moved(), tasks_for(handmade.moved()))
-    ops = logged(plan, tmp_path).ops
-    ends = max(record.end_us for record in ops if record.segment == 0)
-    assert ends <= min(record.start_us for record in ops if record.segment == 1)
-
-
 def test_two_devices_at_once(tmp_path: Path) -> None:
     """Segments that share nothing run at the same time."""
     plan = fit(handmade.fleet(), tasks_for(handmade.fleet()), emulation=SLOW_LINK)

@@ -1,7 +1,6 @@
 """Programs as processes see them: any order of arrival is that of one process, and ends."""
 
 import random
-from collections.abc import Mapping
 from graphlib import CycleError
 
 import pytest
@@ -12,10 +11,10 @@ from support.piped import drawn, planned
 from support.rendezvous import Replay
 
 from executor.errors import RunError
-from executor.replay.sides import BEGUN, READY, Sides, phase_of, phases_of, sides
+from executor.replay.sides import phase_of, sides
 from plans import violations
 from plans.checker.order import phases
-from plans.schema import Op, Plan, Program, RoundKind
+from plans.schema import Plan, Program, RoundKind
 from plans.timing import of_kind
 
 ROUNDS = 2  # edges reach back one
@@ -61,43 +60,6 @@ def test_sound_plans_come_to_their_end_in_any_order_of_arrival(chunk: int) -> No
         assert_in_order(program, replay)
 
 
-def test_every_edge_is_waited_for_by_one_side_which_is_told() -> None:
-    """Processes tell each other of the ops that the others wait for, and of no more."""
-    told = 0
-    for seed in range(10):
-        plan, ranks = some_plan(seed)
-        (program,) = plan.programs
-        edges: dict[tuple[str, str], list[str]] = {}
-        tells, waits = set[Told](), set[Told]()
-        for me in set(ranks):
-            known = sides(program, ranks, me)
-            for phase, ops in known.phases.items():
-                for op in ops:
-                    name = op.id.removesuffix(READY)
-                    edges.setdefault((phase, name), []).extend(op.after)
-            heard(known, me, tells, waits)
-        for phase, planned_ops in phases_of(program).items():
-            for op in planned_ops:
-                assert sorted(edges[phase, op.id]) == sorted(op.after)
-        assert tells == waits
-        told += len(tells)
-    assert told
-
-
-Told = tuple[int, str, str]  # who is told, phase, op
-
-
-def heard(known: Sides, me: int, tells: set[Told], waits: set[Told]) -> None:
-    """Add what a process tells others, and what it waits to hear, but that an X has begun."""
-    for (phase, op), ranks in known.tells.items():
-        tells |= {(rank, phase, op) for rank in ranks}
-    for phase, ops in known.phases.items():
-        own = {op.id for op in ops}
-        for one in ops:
-            waits |= {(me, phase, before) for before, _ in known.waits(one) if before not in own}
-    waits -= {told for told in waits if told[2].endswith(BEGUN)}
-
-
 def closing(program: Program, rng: random.Random) -> Program:
     """The program with an op that waits for one behind it, or with two of a stream the other way
     round: that of an X, if there is one."""
@@ -136,39 +98,10 @@ def test_what_would_wait_for_ever_is_refused_by_name() -> None:
     assert refused > 5
 
 
-def both_sides(program: Program) -> list[Sides]:
-    """A program of two devices as the processes of the first and of the second one see it."""
-    return [sides(program, (0, 1), me) for me in (0, 1)]
-
-
-def pipeline() -> tuple[Program, Mapping[str, Mapping[str, Op]]]:
-    """A handmade pipeline on two devices, and its rounds as the process of the first one and that
-    of the second see them, by op."""
-    program = handmade.pipeline().programs[0]
-    known = both_sides(program)
-    return program, {
-        name: {op.id: op for op in one.phases["round"]}
-        for name, one in zip(("first", "second"), known, strict=True)
-    }
-
-
-def test_an_x_has_a_side_in_each_process() -> None:
-    """Its sender waits for its receiver, which has a lane of its own for it."""
-    program, seen = pipeline()
-    x = next(op for op in program.round if op.stream == "0.p2p")
-    sent, taken = seen["first"][x.id], seen["second"][x.id]
-    first, second = both_sides(program)
-    assert sent.stream == "0.p2p"
-    assert (x.id + READY, 0) in first.waits(sent)
-    assert taken.stream == "0.p2p>1"
-    assert second.waits(taken) == [(x.id + BEGUN, 0)]
-    assert seen["second"][x.id + READY].stream == "0.p2p>1"
-
-
 def test_between_nodes_nothing_but_x_crosses() -> None:
     """Each process is told of ops by one that shares memory with it, but of its own X; a program
     with another edge between two nodes is refused, by name."""
-    program, _ = pipeline()
+    (program,) = handmade.pipeline().programs
     assert sides(program, (0, 1), 0, [0, 1]).tellers
     one, other = (next(op for op in program.round if op.stream == f"{d}.compute") for d in "01")
     ops = [
@@ -179,16 +112,6 @@ def test_between_nodes_nothing_but_x_crosses() -> None:
     assert sides(crossed, (0, 1), 0).tellers["round", other.id] == 1
     with pytest.raises(RunError, match=f"{one.id} waits for {other.id} of another node"):
         sides(crossed, (0, 1), 0, [0, 1])
-
-
-def test_devices_of_one_process_have_no_sides() -> None:
-    """It runs all streams as they are, and tells nobody."""
-    program, _ = pipeline()
-    both = sides(program, (0, 0), 0)
-    assert [tuple(ops) for ops in both.phases.values()] == [
-        *(program.enter, program.round, program.leave)
-    ]
-    assert (both.streams, both.tells) == (sorted({op.stream for op in program.ops}), {})
 
 
 @pytest.mark.parametrize("seed", range(4))

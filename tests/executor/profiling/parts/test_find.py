@@ -6,9 +6,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from support.lab import task as lab_task
 from torch import Tensor, nn

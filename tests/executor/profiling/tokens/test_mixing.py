@@ -31,13 +31,6 @@ class Causal(nn.Module):
         return pair[0].cumsum(0), pair[1]
 
 
-class Backwards(nn.Module):
-    """Tokens see all behind them, also those of a later sequence."""
-
-    def forward(self, pair: Pair) -> Pair:
-        return pair[0].flip(0).cumsum(0).flip(0), pair[1]
-
-
 class Batched(nn.BatchNorm1d):
     """Tokens see the mean and the variance of all."""
 
@@ -71,13 +64,6 @@ class Windows(nn.Module):
         return pair[0] + (window[:, None] == window).float() @ pair[0], pair[1]
 
 
-class OneBatch(nn.Module):
-    """Sees all tokens, and gives them a batch dimension."""
-
-    def forward(self, pair: Pair) -> Pair:
-        return pair[0].cumsum(0)[None], pair[1]
-
-
 class Pooled(nn.Module):
     """One vector, of all tokens."""
 
@@ -108,10 +94,6 @@ def still(layer: Mix) -> Mix:
     return layer
 
 
-def in_a_batch(outputs: Pair, targets: Tensor) -> Tensor:
-    return summed((outputs[0][0], outputs[1]), targets)
-
-
 def of_all(outputs: Pair, targets: Tensor) -> Tensor:
     return outputs[0].sum() + 0 * targets.sum()
 
@@ -137,14 +119,12 @@ def test_sequences_that_attend_to_themselves_may_be_packed(layers: tuple[nn.Modu
             r"layer 2 \(Mix\): a sequence is off by 0",
         ),
         ((Embedding(), Causal(), Mix()), {}, r"layer 1 \(Causal\): a sequence is off by \d"),
-        ((Embedding(), Backwards()), {}, r"layer 1 \(Backwards\): a sequence is off by \d"),
         ((Embedding(), Batched(WIDTH)), {}, r"layer 1 \(Batched\): a sequence is off by \d"),
         ((Embedding(absolute=True), Mix()), {}, r"layer 0 \(Embedding\): a sequence is off by \d"),
         ((Embedding(), OneOnly()), {}, "two sequences in a microbatch: ValueError: one sequence"),
         ((Embedding(), Reaching(48)), {}, r"layer 1 \(Reaching\): a sequence is off"),
         ((Embedding(), Windows()), {}, r"layer 1 \(Windows\): a sequence is off"),
         ((Embedding(), still(Mix(apart=False))), {}, r"layer 1 \(Mix\): a sequence is off"),
-        ((Embedding(), OneBatch()), {"loss": in_a_batch}, r"layer 1 \(OneBatch\): a sequence is"),
         (
             (Embedding(), Pooled()),
             {"loss": of_all},
