@@ -51,7 +51,10 @@ class Others(Protocol):
     store: Shared
 
     def joined(self) -> Led:
-        """The others, once all of them have their devices and models."""
+        """The others, once all of them have their devices and models, connected."""
+
+    def limited(self) -> None:
+        """All of them have the memory that the plan gives them."""
 
 
 def run(
@@ -84,10 +87,11 @@ def run(
         shared = others.store if others else None
         store = HostStore(part, tasks, memory, source, saved, cut, files, shared)
         built_s = time.perf_counter()
-        for device in devices.values():  # replicas have module buffers beside its budget
-            device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
         warm_up()
         team = others.joined() if others else None
+        limit(devices, store)
+        if others:
+            others.limited()
         recorder = _recorder(plan, earlier, 0 if others else UNSET)
         since_s = options.begun_s or _process_s()
         start_us = int((time.perf_counter() - since_s) * 1e6) if earlier else 0
@@ -214,6 +218,13 @@ def machine(part: Part) -> Iterator[tuple[Mapping[int, Device], HostMemory]]:
         for device in devices.values():
             device.close()
         memory.close()
+
+
+def limit(devices: Mapping[int, Device], store: HostStore) -> None:
+    """Let devices give no more than the plan says; RunError for one that has less. Connections are
+    there already: they take memory as well. Replicas have module buffers beside the budget."""
+    for device in devices.values():
+        device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
 
 
 def warm_up() -> None:

@@ -173,6 +173,7 @@ class CudaDevice(Device):
         self._scalars = self._locked.take(8 * _SCALARS).view(torch.float64)
         self._next = 0
         self._ring = Ring(self._locked) if casts else None
+        self._opened = self._unused()
 
     def _slab(self, count: int) -> Tensor:
         try:
@@ -224,12 +225,18 @@ class CudaDevice(Device):
     def limit(self, beside: int) -> None:
         self._cap(beside)
         needed = self.spec.budget_bytes - len(self.slab) + beside
-        free = torch.cuda.mem_get_info(self.where)[0] + torch.cuda.memory_reserved(self.where)
-        if (left := free - torch.cuda.memory_allocated(self.where)) < needed:
+        if (left := self._unused()) < needed:
             raise RunError(
                 f"{self.spec.name} has {left} bytes free beside its slab, the plan's ops may take "
-                f"{needed}; end what else runs there or build with a smaller --device-memory"
+                f"{needed}; connections between processes and others have taken "
+                f"{self._opened - left} since it was opened: end what else runs there or build "
+                "with a smaller --device-memory"
             )
+
+    def _unused(self) -> int:
+        """Bytes of the device that nobody has, and those that torch keeps for nothing."""
+        free = torch.cuda.mem_get_info(self.where)[0] + torch.cuda.memory_reserved(self.where)
+        return free - torch.cuda.memory_allocated(self.where)
 
     def _cap(self, beside: int) -> None:
         total = torch.cuda.get_device_properties(self.where).total_memory

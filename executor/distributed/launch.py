@@ -121,7 +121,21 @@ class _Others:
 
     def joined(self) -> Lead:
         met, mesh, part = self._met, self._met.mesh, self.part
-        waiting, deadline = set(mesh.others), time.monotonic() + met.prepare_s
+        self._join()
+        wires, letters, stores = met.connect(part, self._memory, self._options)
+        self._lead = Lead(part, mesh, wires, signals.Board(part, self._memory), letters, stores)
+        return self._lead
+
+    def limited(self) -> None:
+        assert self._lead, "they have joined"
+        self._join()
+        self._ready.set()
+        self._met.mesh.listen(self._lead.hear)
+
+    def _join(self) -> None:
+        """Let all go on once all are ready; ProcessError for one that cannot be."""
+        mesh = self._met.mesh
+        waiting, deadline = set(mesh.others), time.monotonic() + self._met.prepare_s
         while waiting:
             rank, message = mesh.receive(waiting, deadline)
             assert isinstance(message, Ready), message
@@ -130,11 +144,6 @@ class _Others:
             waiting.discard(rank)
         for rank in mesh.others:
             mesh.send(rank, Join())
-        wires, letters, stores = met.connect(part, self._memory, self._options)
-        self._ready.set()
-        self._lead = Lead(part, mesh, wires, signals.Board(part, self._memory), letters, stores)
-        mesh.listen(self._lead.hear)
-        return self._lead
 
     def _bring(self, task: str) -> None:
         assert self._lead, "nothing is trained before"
@@ -197,8 +206,6 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
             saved = checkpoint.load(options.folder, part.tasks)
             shared = Shared(memory.flat, world.rank == world.first(world.node))
             store = HostStore(part, tasks, pages, source, saved, cut, None, shared)
-            for device in devices.values():
-                device.limit(sum(task.buffer_bytes for task in store.tasks.values()))
             driver.warm_up()
             ready = Ready()
         except Exception as error:
@@ -206,6 +213,12 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
         mesh.send(0, ready)
         mesh.expect(0, Join)
         wires, letters, stores = met.connect(part, memory, options)
+        try:
+            driver.limit(devices, store)
+        except RunError as error:
+            ready = Ready(text_of(error), exit_code_of(error))
+        mesh.send(0, ready)
+        mesh.expect(0, Join)
         joined.set()
         peers = Peers(part, mesh, wires, signals.Board(part, memory), letters)
         recorder = Recorder(part.tasks, 0.0, world.rank)

@@ -36,14 +36,15 @@ class Mapped(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The process has its devices and models. `trouble`: it could not; code: of such a failure."""
+    """The process has its devices and models, and then connections and memory. `trouble`: it could
+    not; code: of such a failure."""
 
     trouble: str = ""
     code: int = 0
 
 
 class Join(Message, frozen=True):
-    """All processes are ready: connect devices."""
+    """All processes are ready: connect devices, and then begin."""
 
 
 class Begin(Message, frozen=True):

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from executor.cli import main
+from executor.devices import CpuDevice
 from executor.distributed import launch
+from executor.errors import RunError
 from executor.records import checkpoint
 
 RANK, ATTEMPT = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -30,11 +32,17 @@ def stopped() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def short(self: CpuDevice, beside: int) -> None:
+    """Have less memory than the plan says."""
+    raise RunError(f"{self.spec.name} has 7 bytes free")
+
+
 if __name__ == "__main__":
-    start, codes, write = Path.cwd(), [], checkpoint._Sink.write
+    start, codes, write, limit = Path.cwd(), [], checkpoint._Sink.write, CpuDevice.limit
     for one in map(json.loads, sys.argv[1:]):
         os.environ["FAILS"] = one.get("fails", "")
         checkpoint._Sink.write = full if one.get("fails") == f"disk {RANK}" else write  # type: ignore[method-assign]
+        CpuDevice.limit = short if one.get("fails") == f"memory {RANK}" else limit  # type: ignore[method-assign]
         if one.get("fails") == f"end {RANK}" and ATTEMPT == "0":
             launch._disconnect = stopped
         os.chdir(start / one.get("folder", ".").format(rank=RANK))

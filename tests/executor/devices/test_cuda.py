@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
-from executor import run
+from executor import cutting, driver, run
 from executor.devices import Now, cuda, gpu, hostmem, limits
 from executor.devices.device import aligned, apart, until
 from executor.driver import Options
@@ -36,6 +36,7 @@ from executor.shards import host_room
 from executor.workload.batches import ROOM, Batches, staging_bytes
 from executor.workload.task import Task
 from planner import Infeasible, Problem, build
+from plans.part import Part
 from plans.schema import Device as Spec
 from plans.schema import Plan
 from profiles import violations
@@ -279,8 +280,22 @@ def test_a_card_that_others_fill_is_said_before_the_first_step(
     device = opened()
     seen.free = (1 << 20) - (1 << 10) + 7  # its budget without its slab, and what is beside it
     device.limit(7)
-    with pytest.raises(RunError, match=f"{seen.free} bytes free .* may take {seen.free + 1}; end"):
+    with pytest.raises(RunError, match=f"{seen.free} bytes free .* may take {seen.free + 1}; "):
         device.limit(8)
+
+
+def test_memory_of_connections_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made last, and what they take is missing in the first round only."""
+    seen = fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.streamed())
+    plan = on_cuda(fit(handmade.streamed(), tasks))
+
+    def joined() -> None:
+        seen.free -= (1 << 40) - 7
+
+    others: Any = SimpleNamespace(part=Part.whole(plan), store=None, joined=joined)
+    with pytest.raises(RunError, match=f"7 bytes free .* taken {(1 << 40) - 7} since"):
+        driver.run(plan, tasks, Options(), cutting.planned, others)
 
 
 def test_a_device_takes_its_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def turns(folder: Path) -> dict[str, tuple[list[int], str]]:
         "plan": {"call": ["run", "plan{rank}.json"]},
         "workload": {"call": ["run", "plan.json"], "folder": "{rank}"},
         "build": {"call": [*call, "build"], "fails": "build 1"},
+        "memory": {"call": [*call, "memory"], "fails": "memory 1"},
         "raise": {"call": [*call, "raise"], "fails": "raise 1"},
         "log": {"call": [*call, "log"]},
         "disk": {"call": [*call, "disk"], "fails": "disk 0"},
@@ -98,6 +99,7 @@ TOLD = {
         r"error: process 1 has another task t than process 0: \w+ and \w+; start all of .*",
     ),
     "build": (2, r"error: process 1: task t: building the model: ValueError: no such weights"),
+    "memory": (1, r"error: process 1: cpu1 has 7 bytes free"),
     "raise": (1, r"error: t\.s\d\.[FB]0 on 1\.compute in round 0, .* 1: ValueError: odd values"),
     "log": (1, r"error: log/log\.jsonl: cannot be written: No space left on device"),
     "disk": (
