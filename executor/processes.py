@@ -118,7 +118,7 @@ def _lead(board: distributed.Board, asked: Asked, finish: Callable[[Given, Train
         nonlocal world, silence_s, idle
         if options.book:
             world = board.world.of(plan)
-        distributed.divisible(plan, world)
+        distributed.divisible(plan, world, keep_going=options.keep_going)
         silence_s = patience_s(plan, options)
         tasks = tuple(_Wanted(task.name, task.workload, task.done) for task in plan.tasks)
         _say(board, "work", _Work(tasks, silence_s, world.size, world.nodes))

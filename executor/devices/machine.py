@@ -17,6 +17,15 @@ from plans.schema import Device as Spec
 from plans.schema import Plan
 from profiles.schema import GPU, Numerics
 
+# Read when the driver and NCCL are first used, each unless somebody has set it.
+_ENVIRONMENT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # with the usual 8, streams wait for each other's ops
+    # A connection has a buffer for each channel, which no plan knows of, and a transfer takes a
+    # multiprocessor for each.
+    "NCCL_BUFFSIZE": str(1 << 20),
+    "NCCL_MAX_P2P_NCHANNELS": "8",
+}
+
 
 def expect_nodes(plan: Plan, nodes: int) -> None:
     """UsageError unless the plan is for so many nodes."""
@@ -42,6 +51,8 @@ def open_devices(
             f"the plan has {' and '.join(kinds)} devices, whose generators draw different random "
             "numbers; build one plan for each"
         )
+    if GPU in kinds:
+        os.environ |= _ENVIRONMENT | os.environ
     made: list[Device] = []
     with ExitStack() as opened:  # closes them if one of the next cannot be opened
         for index, (spec, slab) in enumerate(zip(specs, slabs, strict=True), first):

@@ -327,11 +327,17 @@ def _disconnect() -> None:
         end.join(_PART_S)
 
 
-def divisible(plan: Plan, world: World) -> None:
+def divisible(plan: Plan, world: World, *, keep_going: bool) -> None:
     """UsageError for what only one process can do, and where devices or nodes do not fit."""
     rank_of = world.ranks(plan).__getitem__
     for segment in plan.segments:
         if len(set(map(rank_of, segment.devices))) > 1:
+            if keep_going and backend_of(plan.devices[0].kind) == "nccl":
+                raise UsageError(
+                    "--keep-going cannot drop a task that GPUs of several processes train: the "
+                    "next one on them would get what it has sent; leave --keep-going out, or run "
+                    "without torchrun"
+                )
             for name in plan.trained(segment):
                 if None in (shard.rng_draws for shard in plan.task(name).shards):
                     raise UsageError(

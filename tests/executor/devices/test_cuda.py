@@ -1,6 +1,7 @@
 """CUDA devices, on a runtime of threads: launches run ahead, and nothing is read too early."""
 
 import itertools
+import os
 import re
 import sys
 import threading
@@ -26,7 +27,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 from executor import cutting, driver, run
-from executor.devices import Now, cuda, gpu, hostmem, limits
+from executor.devices import Now, cuda, gpu, hostmem, limits, open_devices
 from executor.devices.device import aligned, apart, until
 from executor.driver import Options
 from executor.errors import RunError, UsageError
@@ -259,6 +260,18 @@ def test_a_machine_without_cuda_is_a_usage_error() -> None:
         UsageError, match=r"is CUDA device 0, but torch .* sees 0 here; see nvidia-smi"
     ):
         run(on_cuda(fit(handmade.streamed(), tasks)), tasks)
+
+
+def test_the_driver_is_told_before_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many queues as there can be, and small buffers of NCCL, unless somebody knows better."""
+    fake_cuda.install(monkeypatch)
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    monkeypatch.setenv("NCCL_BUFFSIZE", "7")
+    told, init = dict[str, str](), torch.cuda.init
+    monkeypatch.setattr(torch.cuda, "init", lambda: (told.update(os.environ), init()))
+    open_devices([Spec("cuda0", "cuda", 1 << 20, 1)], [1 << 10])
+    assert told["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+    assert told["NCCL_BUFFSIZE"] == "7"
 
 
 def test_the_process_is_capped_at_budget_and_margin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ import profiles
 from executor import driver
 from executor.cutting import planned
 from executor.devices import HostMemory, default_source
+from executor.distributed import divisible
 from executor.distributed.stores import SharedMemory
 from executor.distributed.stores.memory import PAGE
 from executor.distributed.world import World, world
@@ -249,6 +250,16 @@ def test_processes_that_cannot_share_the_devices_are_refused(folder: Path) -> No
     )
     with pytest.raises(UsageError, match=re.escape(told)):
         World(0, 3).ranks(plans.load(folder / "spilling-one.json"))
+
+
+def test_gpus_of_several_processes_drop_no_task(folder: Path) -> None:
+    """NCCL does not tell what a segment that was stopped has sent from what the next one sends."""
+    plan = plans.load(folder / "spilling-one.json")
+    gpus = tuple(replace(one, kind="cuda", emulation=None) for one in plan.devices)
+    divisible(plan, World(0, 2), keep_going=True)
+    divisible(replace(plan, devices=gpus), World(0, 2), keep_going=False)
+    with pytest.raises(UsageError, match="--keep-going cannot drop"):
+        divisible(replace(plan, devices=gpus), World(0, 2), keep_going=True)
 
 
 def test_an_interrupt_ends_the_run_where_states_are_whole(folder: Path) -> None:
