@@ -22,6 +22,7 @@ from support.fake_cuda import on_cuda
 from support.fit import fit
 from support.handmade import CASTING
 from support.same import assert_same
+from support.waits import counted
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -33,6 +34,7 @@ from executor.driver import Options
 from executor.errors import RunError, UsageError
 from executor.profiling import layer, profiler
 from executor.profiling import links as link_profiler
+from executor.replay.settings import Limits
 from executor.shards import host_room
 from executor.workload.batches import ROOM, Batches, staging_bytes
 from executor.workload.task import Task
@@ -405,6 +407,26 @@ def test_an_op_reads_nothing_back_from_its_device() -> None:
         for call in waiting.findall(path.read_text())
     }
     assert found == WAITS.keys()
+
+
+def test_the_host_waits_for_its_device_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in four rounds of four streams: for the fourth op of the compute stream before, for
+    what updates on the host read, for the other streams where two phases begin, for the round
+    before the last, and for the end."""
+    fake_cuda.install(monkeypatch)
+    tasks = tasks_for(handmade.streamed())
+    plan = on_cuda(fit(handmade.streamed(), tasks))
+    waits, ops = counted(monkeypatch), plan.programs[0].round
+    run(plan, tasks)
+    streams = {op.stream for op in ops}
+    reads = [edge for op in ops if op.stream == "host.0" for edge in op.after]
+    assert waits == {
+        "CudaQueue.end": 4 * sum(op.stream == "0.compute" for op in ops) - cuda.AHEAD,
+        "HostQueue.wait": sum(4 - edge.endswith("@-1") for edge in reads) + 2 * (len(streams) - 1),
+        "Stream.throttle": len(streams) * (4 - Limits().ahead),
+        "SegmentRun._play": len(streams),
+        "SegmentRun._drain": len(streams),
+    }
 
 
 def test_copies_are_timed_by_the_device_with_others_in_flight() -> None:

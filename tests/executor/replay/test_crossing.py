@@ -11,6 +11,7 @@ from support.fit import fit
 from support.pauses import pausing
 from support.pipeline_cases import Case, built, profiled
 from support.plain import train
+from support.waits import counted
 from torch import nn
 
 import plans
@@ -48,10 +49,27 @@ def planned(name: str) -> tuple[Plan, list[Task], tuple[int, ...]]:
     return plan, tasks, ranks
 
 
+def test_the_host_waits_for_its_device_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what one process waits for: for what an X sends, for its end, and for that of ops that
+    others wait for."""
+    waits = counted(monkeypatch)
+    replay("parallel")
+    assert waits.keys() == {
+        *("CudaQueue.end", "Stream.throttle", "SegmentRun._play", "SegmentRun._drain"),
+        *("Crossing.sender.<locals>.send", "Crossing.receiver.<locals>.tell"),
+        *("ToldGate.open", "SegmentRun._meet"),
+    }
+
+
 @pytest.mark.parametrize("name", ["pipeline", "parallel", *CASES])
 def test_bits_of_the_plain_loop(name: str) -> None:
     """Whatever the order in which ops are launched, of which ORDERS in the environment are tried;
     in every second one a stream has room for eight launches."""
+    replay(name)
+
+
+def replay(name: str) -> None:
+    """Replay a case in some orders of launches, each to the bits of the plain loop."""
     plan, tasks, ranks = planned(name)
     for seed in range(int(os.environ.get("ORDERS", "1"))):
         room = (1000, 8)[(seed + len(name)) % 2]
