@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := executor/workloads/bytes_lm.py:demo
 
-.PHONY: demo test test-fast lint format schemas notebooks gpu clean
+.PHONY: demo test test-fast lint format schemas notebooks gpu gpu2 clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -53,12 +53,18 @@ schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
 notebooks: $(VENV)/.ready  ## run the notebooks and store what they print and draw
 	$(PY) notebooks/renew.py
 
+# Prepares the machine for the suite on GPUs, and runs it.
+SUITE = { [ "$(PY)" != "$(VENV)/bin/python" ] || $(MAKE) --no-print-directory $(VENV)/.ready; } && \
+	$(PY) -m tests.gpu.suite --out runs/gpu-$$(date +%Y%m%d-%H%M%S)
+
 # PY=python3 where the machine's own Python has torch, numpy and msgspec, and no index can be reached.
 gpu:  ## everything that is measured on a GPU: one table, and runs/gpu-TIME to send back
-	@if nvidia-smi -L > /dev/null 2>&1; then \
-		{ [ "$(PY)" != "$(VENV)/bin/python" ] || $(MAKE) --no-print-directory $(VENV)/.ready; } && \
-		$(PY) -m tests.gpu.suite --out runs/gpu-$$(date +%Y%m%d-%H%M%S); \
+	@if nvidia-smi -L > /dev/null 2>&1; then $(SUITE); \
 	else echo "skipped: no GPU here (nvidia-smi finds none)"; fi
+
+gpu2:  ## a pipeline over two GPUs, each in a process that torchrun starts, against one process
+	@if [ "$$(nvidia-smi -L 2> /dev/null | grep -c ^GPU)" -ge 2 ]; then $(SUITE) --only processes; \
+	else echo "skipped: fewer than two GPUs here (nvidia-smi says)"; fi
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .hypothesis

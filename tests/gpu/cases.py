@@ -18,6 +18,7 @@ from support.serial import serial
 
 import plans
 from tests.gpu import tools
+from tests.gpu.pipelines import pipeline
 from tests.gpu.shapes import SIZES, Settings, fitting_layers
 from tests.gpu.tools import Bench, Skip, Trouble, Workload
 
@@ -289,6 +290,8 @@ CASES = (
     _spill("7b", 24),
     _peer("deepspeed", "1b3", 16, 60),
     _peer("fsdp2", "7b", 16, 110),
+    Case("processes-1f1b", 90, partial(pipeline, order="1f1b")),
+    Case("processes-zero-bubble", 60, partial(pipeline, order="zero-bubble")),
 )
 
 

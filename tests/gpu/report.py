@@ -80,6 +80,13 @@ def _budgets(f: Figures) -> str:
     return f"{f['budgets']} of {f['planned']} budgets held, at most {f['worst_share']:.3f} taken"
 
 
+def _processes(f: Figures) -> str:
+    return (
+        f"same bits as one process; a step takes {f['step_us'] / 1000:.1f} ms, there "
+        f"{f['alone_us'] / 1000:.1f}"
+    )
+
+
 SENTENCES: dict[str, Callable[[Figures], str]] = {
     "primitives": _primitives,
     "correctness": _correctness,
@@ -88,6 +95,7 @@ SENTENCES: dict[str, Callable[[Figures], str]] = {
     "overlap": _overlap,
     "peers": _peers,
     "budgets": _budgets,
+    "processes": _processes,
 }
 
 

@@ -67,6 +67,18 @@ def test_the_cheapest_cases_end_in_a_table_and_json(
         assert (tmp_path / path).exists()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("loaded")
+def test_a_pipeline_in_two_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a processor as on two GPUs."""
+    cases = "processes-1f1b"
+    code = suite.main(["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", cases])
+    told = capsys.readouterr()
+    assert code == 0, told
+    assert "processes-1f1b  ok" in told.out
+    assert "same bits as one process" in told.out
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 def test_the_whole_suite_holds_on_a_gpu(tmp_path: Path) -> None:
