@@ -31,7 +31,7 @@ from executor.errors import RunError, UsageError
 from executor.numerics import Cast
 from plans.schema import Device as Spec
 
-AHEAD = 4  # ops of the compute queue
+AHEAD, COPIES = 4, 64  # ops of the compute queue, and of any other
 _SCALARS = 1 << 16  # losses on their way to the host at once, of some rounds of microbatches
 _GOODBYE_S = 1.0  # how long a device may go on after the run
 _REBASE_MS = 1000.0  # elapsed times are 32-bit floats: exact to a µs only over short spans
@@ -92,9 +92,10 @@ class CudaMark:
 class CudaQueue(Queue):
     """A CUDA stream. Its object is taken once: asking for the current one is asking too late.
 
-    Ops of the compute queue are launched at most AHEAD before they end. A thread further ahead
-    would sit in a launch that waits for room in the driver's queue, and the driver lets no other
-    thread launch meanwhile: copies would wait for kernels that they have nothing to do with.
+    Ops of the compute queue are launched at most AHEAD before they end, others COPIES. A thread
+    further ahead would sit in a launch that waits for room in the driver's queue, and the driver
+    lets no other thread launch meanwhile: copies would wait for kernels that they have nothing to
+    do with.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class CudaQueue(Queue):
         """`threads`: of what the launching thread computes on the host."""
         self.stream = _stream(device, f"{kind} {peer}")
         self._device, self._clock, self._kind = device, clock, kind
-        self._threads = threads
+        self._threads, self._ahead = threads, AHEAD if kind == "compute" else COPIES
         self._unreached: deque[CudaMark] = deque()
 
     def enter(self) -> None:
@@ -122,10 +123,9 @@ class CudaQueue(Queue):
 
     def end(self, start: Mark, least_us: int, check: Callable[[], None]) -> CudaMark:
         mark = self.mark()
-        if self._kind == "compute":
-            self._unreached.append(mark)
-            if len(self._unreached) > AHEAD:
-                until(self._unreached.popleft(), check)
+        self._unreached.append(mark)
+        if len(self._unreached) > self._ahead:
+            until(self._unreached.popleft(), check)
         return mark
 
 

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 from executor import cutting, driver, run
-from executor.devices import Now, cuda, gpu, hostmem, limits, open_devices
+from executor.devices import Now, QueueKind, cuda, gpu, hostmem, limits, open_devices
 from executor.devices.device import aligned, apart, until
 from executor.driver import Options
 from executor.errors import RunError, UsageError
@@ -171,14 +171,17 @@ def test_times_of_marks_are_the_same_in_every_thread(monkeypatch: pytest.MonkeyP
     assert max(wrong) < 1e-6
 
 
-def test_the_compute_queue_is_not_far_ahead_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "ahead"), [("compute", cuda.AHEAD), ("d2h", cuda.COPIES)])
+def test_a_queue_is_not_far_ahead_of_its_device(
+    kind: QueueKind, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thread that fills the driver's queue holds up all others that launch."""
     fake_cuda.install(monkeypatch)
-    queue, marks, ended = opened().queue("compute"), list[Pending](), list[int]()
+    queue, marks, ended = opened().queue(kind), list[Pending](), list[int]()
     monkeypatch.setattr(queue, "mark", lambda: marks.append(Pending()) or marks[-1])
 
     def launch() -> None:
-        for number in range(cuda.AHEAD + 2):
+        for number in range(ahead + 2):
             queue.end(Pending(), 0, lambda: None)
             ended.append(number)
 
@@ -186,10 +189,10 @@ def test_the_compute_queue_is_not_far_ahead_of_its_device(monkeypatch: pytest.Mo
     thread.start()
     for reached in range(2):
         time.sleep(0.1)
-        assert len(ended) == cuda.AHEAD + reached
+        assert len(ended) == ahead + reached
         marks[reached].reached.set()
     thread.join(5)
-    assert len(ended) == cuda.AHEAD + 2
+    assert len(ended) == ahead + 2
 
 
 def test_threads_that_launch_get_their_turn_soon(monkeypatch: pytest.MonkeyPatch) -> None:
