@@ -183,24 +183,9 @@ def test_every_module_imports_without_what_its_package_must_not_use(package: str
     assert done.returncode == 0, done.stderr
 
 
-def test_the_guard_sees_a_stray_import() -> None:
-    """The same mechanism does fail when a forbidden package is imported."""
-    script = "import sys; sys.modules['networkx'] = None; import planner.builder"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "networkx" in done.stderr
-
-
-def loaded_by(statement: str) -> set[str]:
-    """The modules that are there after a statement, in an interpreter of its own."""
-    script = f"import sys\n{statement}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
-
-
 def test_the_executors_face_is_quick_to_load_and_says_what_it_is() -> None:
     """Its names are there without torch until one is used, and each has a docstring."""
     pytest.importorskip("torch")
-    assert "torch" not in loaded_by("from executor import profile, run")
+    script = "import sys\nfrom executor import profile, run\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
     assert all(getattr(executor, name).__doc__ for name in executor.__all__)

@@ -1,7 +1,6 @@
 """What runs on emulated devices last, beside what was planned and what they would last otherwise.
 
-    python -m tests.benchmarks.real_runs [overlap|fleet|corrected ...]
-    python -m tests.benchmarks.real_runs overlap --workload my.py:tasks --device-memory 10MiB
+    python -m tests.benchmarks.real_runs [overlap|fleet ...]
 
 Each workload is profiled on this machine, planned and run; a row of times in ms:
 
@@ -9,8 +8,6 @@ Each workload is profiled on this machine, planned and run; a row of times in ms
                (theirs): at least 1.15 times as long
     fleet      twelve tasks on four devices of emulated compute (ours), and what was predicted
                (theirs): at most 1.15 times as long
-    corrected  how far the prediction of a wrong profile is from its run, after corrections from a
-               run (ours) and before (theirs): nearer
 
 Exit code 1 where one is not so, which a busy machine may be the cause of.
 """
@@ -20,7 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +30,6 @@ from torch.optim import SGD, AdamW
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.serial import serial
-from support.truth import wronged
 
 from executor import run
 from executor.driver import Options as RunOptions
@@ -41,12 +37,9 @@ from executor.profiling.profiler import Options, profile
 from executor.workload import Task, load
 from executor.workloads import bytes_lm
 from planner import Problem, build
-from planner.inputs.corrections import apply
-from planner.inputs.residuals import residuals
-from plans import runlog
 from plans.schema import Plan
+from profiles.console import columns
 from profiles.schema import Emulation, Profile
-from profiles.units import parse_bytes
 
 HASH = "0" * 64
 WIDTH, LAYERS, BATCH = 512, 8, 256
@@ -68,11 +61,6 @@ def chain() -> list[Task]:
     """Equal layers, a megabyte of parameters each."""
     optimizer = partial(SGD, lr=1e-2, fused=True)
     return [Task("wide", model, rows, F.mse_loss, optimizer, steps=8)]
-
-
-def demo() -> list[Task]:
-    """The first of the demo's tasks, twelve steps."""
-    return [replace(bytes_lm.demo()[0], steps=12)]
 
 
 LENGTH = 16  # of the texts of twelve tasks
@@ -142,11 +130,10 @@ class Setting:
         asked = Problem.of(made, devices=self.devices, device_bytes=None, host_bytes=None)
         return build(asked, profile_sha256=HASH)
 
-    def run(self, plan: Plan) -> tuple[int, runlog.RunLog]:
-        """How long a run of the plan lasts, and its log."""
+    def run(self, plan: Plan) -> int:
+        """How long a run of the plan lasts."""
         with tempfile.TemporaryDirectory() as folder:
-            options = RunOptions(folder=Path(folder))
-            return run(plan, load(self.ref)[0], options).actual_us, runlog.load(folder)
+            return run(plan, load(self.ref)[0], RunOptions(folder=Path(folder))).actual_us
 
 
 class Row(NamedTuple):
@@ -167,7 +154,7 @@ class Row(NamedTuple):
 def overlap(setting: Setting) -> Row:
     """As planned, and without overlap."""
     plan = setting.plan(setting.profile())
-    (ours, _), (theirs, _) = setting.run(plan), setting.run(serial(plan))
+    ours, theirs = setting.run(plan), setting.run(serial(plan))
     bound = plan.prediction.lower_bound_us
     return Row("overlap", ours / 1e3, theirs / 1e3, bound / 1e3, theirs >= 1.15 * ours)
 
@@ -175,21 +162,9 @@ def overlap(setting: Setting) -> Row:
 def fleet(setting: Setting) -> Row:
     """Actual and predicted."""
     plan = setting.plan(setting.profile())
-    ours, _ = setting.run(plan)
+    ours = setting.run(plan)
     theirs, bound = plan.prediction.makespan_us, plan.prediction.lower_bound_us
     return Row("fleet", ours / 1e3, theirs / 1e3, bound / 1e3, ours <= 1.15 * theirs)
-
-
-def corrected(setting: Setting) -> Row:
-    """Errors of predictions: times three times too long and links half as fast, then corrected."""
-    wrong = wronged(setting.profile(), compute=lambda layer: 3.0, link=0.5, update=0.5)
-    first = setting.plan(wrong)
-    actual, log = setting.run(first)
-    before = abs(first.prediction.makespan_us - actual)
-    taught = residuals(first, log, plan_sha256=HASH, log_sha256=HASH)
-    second = setting.plan(apply(wrong, taught))
-    after = abs(second.prediction.makespan_us - setting.run(second)[0])
-    return Row("corrected", after / 1e3, before / 1e3, 0, after < before)
 
 
 def _emulated(rate: int, slower: int = 1) -> Emulation:
@@ -202,35 +177,34 @@ CASES: dict[str, tuple[Callable[[Setting], Row], Setting]] = {
         fleet,
         Setting(f"{__file__}:twelve", 4, 700 << 10, _emulated(2 * 10**8, 60), 1),
     ),
-    "corrected": (corrected, Setting(f"{__file__}:demo", 1, 12 << 20, _emulated(10**8))),
 }
 
 
-def measured(case: str, changes: dict[str, object]) -> Row:
+def measured(case: str) -> Row:
     """The row of a case, with the processor time that it took."""
     work, setting = CASES[case]
     before = sum(os.times()[:4])
-    row = work(replace(setting, **changes))  # type: ignore[arg-type]
-    return row._replace(cpu_s=sum(os.times()[:4]) - before)
+    return work(setting)._replace(cpu_s=sum(os.times()[:4]) - before)
 
 
 def main() -> int:
     """Print a row per case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--workload", dest="ref", help="FILE.py:FUNCTION in place of the case's")
-    parser.add_argument("--devices", type=int)
-    parser.add_argument("--device-memory", dest="budget", type=parse_bytes)
-    asked = vars(parser.parse_args())
-    cases = asked.pop("cases") or list(CASES)
+    cases = parser.parse_args().cases or list(CASES)
     if unknown := set(cases) - set(CASES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; cases are {', '.join(CASES)}")
-    changes = {name: value for name, value in asked.items() if value is not None}
-    found = [measured(case, changes) for case in cases]
-    print(f"{'case':<10} {'ours ms':>10} {'theirs ms':>10} {'bound ms':>10} {'gap %':>6}  cpu s")
-    for row in found:
-        times = f"{row.ours:10.1f} {row.theirs:10.1f} {row.bound:10.1f} {row.gap:6.1f}"
-        print(f"{row.case:<10} {times} {row.cpu_s:6.1f}{'' if row.good else '  short'}")
+    found = [measured(case) for case in cases]
+    head = ("case", "ours ms", "theirs ms", "bound ms", "gap %", "cpu s", "")
+    rows = [
+        (
+            row.case,
+            *(f"{number:.1f}" for number in (*row[1:4], row.gap, row.cpu_s)),
+            "" if row.good else "short",
+        )
+        for row in found
+    ]
+    print("\n".join(columns([head, *rows], numbers=True)))
     return 0 if all(row.good for row in found) else 1
 
 

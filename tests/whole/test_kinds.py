@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 from msgspec import structs
 from support.chains import chain, rows
 from support.cli import executor_cli, planner_cli, refused, succeeded
-from support.same import assert_same
+from support.plain import train
+from support.same import assert_same, assert_saved
 from support.steady import steady
 from torch import nn
 from torch.optim import AdamW
@@ -72,25 +73,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _built(folder: Path, name: str, *options: object) -> Plan:
-    """The plan of this name, built once."""
-    if (folder / name).exists():
-        return plans.load(folder / name)
     call = ("build", folder / "quick.json", folder / "slow.json", "--devices", "1,1", *options)
     succeeded(planner_cli(*call, "-o", folder / name))
     return plans.load(folder / name)
 
 
-@pytest.mark.parametrize("policy", ["gantry", "hydra"])
-def test_tasks_have_the_bits_of_plain_loops(folder: Path, policy: str) -> None:
-    """Devices differ in memory and links; under hydra tasks go from one kind to the other."""
-    plan = _built(folder, f"{policy}.json", "--policy", policy)
+def _places(plan: Plan) -> list[set[int]]:
+    """The devices that each task is trained on."""
     of = {program.name: program for program in plan.programs}
-    places = {
-        task.name: {s.devices for s in plan.segments if task.name in of[s.program].tasks}
+    return [
+        {d for s in plan.segments if task.name in of[s.program].tasks for d in s.devices}
         for task in plan.tasks
-    }
-    assert set().union(*places.values()) == {(0,), (1,)}
-    assert policy != "hydra" or any(len(devices) == 2 for devices in places.values())
+    ]
+
+
+def test_tasks_have_the_bits_of_plain_loops(folder: Path) -> None:
+    """Devices differ in memory and links, and each task is on one of them."""
+    plan = _built(folder, "gantry.json")
+    assert set().union(*_places(plan)) == {0, 1}
     assert len({device.emulation for device in plan.devices}) == 2
     result = executor.run(plan, tasks())
     assert_same(plan, tasks(), result)
@@ -101,13 +101,17 @@ def test_tasks_have_the_bits_of_plain_loops(folder: Path, policy: str) -> None:
 def test_the_run_is_logged_compared_and_gone_on_from(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command lines: what a run left is planned for both kinds; corrections, which are of
-    one profile, are refused."""
+    """By the command lines, where tasks go from one kind to the other: they have the bits of plain
+    loops, what a run left is planned for both kinds, and corrections, which are of one profile, are
+    refused."""
     monkeypatch.chdir(folder)
-    _built(folder, "hydra.json", "--policy", "hydra")
+    plan = _built(folder, "hydra.json", "--policy", "hydra")
+    assert {0, 1} in _places(plan)
     alike = "--trust-workload"  # the profile is of the first task, under other names
     call = ("run", "hydra.json", "-o", "x", alike)
     succeeded(executor_cli(*call))
+    for task, planned in zip(tasks(), plan.tasks, strict=True):
+        assert_saved(f"x/{task.name}.pt", train(task, planned.microbatches))
     assert "k1.cpu1" in succeeded(planner_cli("show", "hydra.json", "--gantt", "x.png")).out
     succeeded(planner_cli("compare", "hydra.json", "x", "--gantt", "y.png"))
     call = ("compare", "hydra.json", "x", "--write-corrections", "c.json")

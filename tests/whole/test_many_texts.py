@@ -53,9 +53,9 @@ def text(name: str, longest: int, batch: int, steps: int) -> Task:
 
 def tasks() -> list[Task]:
     return [
-        text("short", 256, 4, 8),
-        text("long", 512, 6, 12),
-        chain("rows", 2, 4, 20, seed=1),
+        text("short", 256, 4, 4),
+        text("long", 512, 6, 6),
+        chain("rows", 2, 4, 8, seed=1),
     ]
 
 
@@ -121,11 +121,11 @@ def test_each_task_trains_as_by_itself(folder: Path, plain: Saved, tmp_path: Pat
 
 
 def interfering(what: Callable[[], None]) -> AbstractContextManager[Any]:
-    """Something happens when the seventh step of "long" asks for its data."""
+    """Something happens when the fourth step of "long" asks for its data."""
     real = documents.samples
 
     def data(samples: Sequence[int], *, longest: int) -> Any:
-        if longest == 512 and 36 in samples:
+        if longest == 512 and 18 in samples:
             what()
         return real(samples, longest=longest)
 
@@ -159,18 +159,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(
     interrupt = interfering(partial(signal.raise_signal, signal.SIGINT))
     with interrupt, pytest.raises(InterruptedRun):
         run(plan, tasks(), options)
-    assert 0 < step_in(tmp_path, "long") < 12
+    assert 0 < step_in(tmp_path, "long") < 6
     result = run(plan, tasks(), options)
     trained = {name: dict(result.model(name).named_parameters()) for name in plain}
     assert_bits(trained, plain)
-
-
-def test_several_devices_train_it_too(folder: Path, plain: Saved, tmp_path: Path) -> None:
-    """Replicas, whose gradients are added in another order."""
-    call = ("build", folder / "x.json", "--devices", 2, "--layout", "1x2", "--packing", "ffd")
-    succeeded(planner_cli(*call, "-o", tmp_path / "p.json"))
-    assert set(placed(plans.load(tmp_path / "p.json")).values()) == {(0, 1)}
-    succeeded(executor_cli("run", tmp_path / "p.json", "-o", tmp_path / "x"))
-    for task, own in saved(tmp_path / "x", ["short", "long"]).items():
-        for name, value in own.items():
-            torch.testing.assert_close(value, plain[task][name], rtol=1e-3, atol=1e-4)

@@ -11,7 +11,7 @@ from plans.schema import Plan
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-LIMIT = 120
+LIMIT = 60
 
 
 def planned(policy: Policy, budget_kib: int, norms: bool) -> Plan:
@@ -35,7 +35,7 @@ def planned(policy: Policy, budget_kib: int, norms: bool) -> Plan:
 
 @pytest.mark.parametrize(
     ("policy", "budget_kib", "norms"),
-    [("gantry", 45, False), ("gantry", 64, False), ("hydra", 64, False), ("gantry", 45, True)],
+    [("hydra", 64, False), ("gantry", 45, True)],
 )
 def test_every_harmful_mutant_of_a_built_plan_is_refused(
     policy: Policy, budget_kib: int, norms: bool
