@@ -1,7 +1,7 @@
 """Many tasks on many devices: how near the plan is to the best schedule of its programs.
 
     python -m tests.benchmarks.many_tasks --jobs 2
-    python -m tests.benchmarks.many_tasks --only w1 --only tiny
+    python -m tests.benchmarks.many_tasks --only w1 --only scale
 
 Run from the root of the repository. The instances are estimated, not measured: V100s of 16 GB,
 fp32, plain SGD.
@@ -11,7 +11,6 @@ fp32, plain SGD.
     w3     12 vision transformers of 24 to 110 layers, batch 128 and 256, 5 epochs; 8 GPUs
     w4     one GPT of 250 layers as wide as GPT-2 XL, batch 1; 1 GPU
     scale  2,000 tasks of four small models on 1,000 GPUs
-    tiny   200 cases of unit tasks against an integer program over every instant
 
 `--gangs PERCENT` says instead what tasks on several devices at once could gain if k devices took a
 k-th of the time and so many per cent more; nothing is laid out. `--curve` prints how build time and
@@ -53,7 +52,6 @@ from profiles.codec import pretty
 from profiles.schema import Profile, Task
 from profiles.units import LARGEST, show_us
 from tests.support.gangs import wider
-from tests.support.time_indexed import CASES, lost, tiny
 
 GPU = "v100-16"
 TOKENS, EPOCH_IMAGES = 2_400_000, 50_000
@@ -263,21 +261,9 @@ def _processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in spent)
 
 
-def tiny_cases(seeds: int) -> Iterator[str]:
-    """How often placement is as short as any timetable, and how far above it otherwise."""
-    for case in CASES:
-        for fixed in (0, 1):
-            works = [tiny(*case, fixed=fixed, seed=seed) for seed in range(seeds)]
-            above = [lost(one, case[1]) for one in works]
-            yield (
-                f"tiny   tasks, devices, units {case}, {fixed} to enter and leave: "
-                f"{above.count(0)} of {seeds} as short as any, others by {max(above)} more"
-            )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen instances."""
-    names = (*WORKLOADS, "scale", "tiny")
+    names = (*WORKLOADS, "scale")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", action="append", choices=names, help="repeat it for several")
     parser.add_argument("--jobs", type=console.whole(1, 64), default=1)
@@ -285,7 +271,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "tasks on k devices, each a k-th of the time and so many per cent more"
     parser.add_argument("--gangs", type=console.whole(0, 100), metavar="PERCENT", help=text)
     parser.add_argument("--curve", action="store_true", help="how build time and memory grow")
-    parser.add_argument("--seeds", type=console.whole(1, 1000), default=20, help="of tiny cases")
     options = parser.parse_args(arguments)
     if options.curve:
         for told in curve(options.jobs, options.time_limit):
@@ -293,10 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     near = True
     for name in options.only or (WORKLOADS if options.gangs is not None else names):
-        if name == "tiny":
-            for told in tiny_cases(options.seeds):
-                print(told, flush=True)
-            continue
         problem = scale() if name == "scale" else workload(name)
         if options.gangs is not None:
             told, fits = gangs(name, problem, options.gangs, options.time_limit, options.jobs)

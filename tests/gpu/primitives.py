@@ -8,7 +8,6 @@ executor, and 0 otherwise; figures that only inform (rates, times) cannot fail.
 
 import json
 import mmap
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from executor.devices import cores, update_threads
-from executor.devices.cuda import CudaDevice, CudaSource, HostQueue
+from executor.devices.cuda import CudaDevice, CudaSource
 from executor.devices.device import apart
 from plans.schema import Device as Spec
 
@@ -250,48 +248,6 @@ def _marked(device: CudaDevice) -> Facts:
     return {"clock_us": round(off * 1e6)}
 
 
-def host_updates() -> Facts:
-    """ms of an optimizer step in host memory, with as many threads as a run uses, on its cores,
-    while kernels are launched: median, 99th percentile and longest of 300."""
-    seconds: list[float] = []
-    threads = update_threads(len(cores()), 1)
-
-    def work() -> None:
-        parameters = [torch.nn.Parameter(torch.randn(800_000)) for _ in range(4)]
-        for parameter in parameters:
-            parameter.grad = torch.randn_like(parameter)
-        optimizer = torch.optim.AdamW(parameters, fused=True)
-        for _ in range(300):
-            begun = time.perf_counter()
-            optimizer.step()
-            seconds.append(time.perf_counter() - begun)
-            time.sleep(0.01)
-
-    queue, done = HostQueue(threads), threading.Event()
-
-    def launch() -> None:
-        x = torch.ones(64, 64, device="cuda")
-        while not done.is_set():
-            for _ in range(100):
-                x = x + 1
-            torch.cuda.synchronize()
-
-    thread = threading.Thread(target=launch)
-    thread.start()
-    try:
-        apart(queue, work)
-    finally:
-        done.set()
-        thread.join()
-    return {"threads": threads, "step_us": _spread(seconds)}
-
-
-def contexts() -> Facts:
-    """Processes that hold memory of the card."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
-    return {"apps": subprocess.run(query, capture_output=True, text=True).stdout.split("\n")[:-1]}
-
-
 QUESTIONS: tuple[Callable[[], Facts], ...] = (
     versions,
     links,
@@ -300,8 +256,6 @@ QUESTIONS: tuple[Callable[[], Facts], ...] = (
     attention,
     device_face,
     full_queue,
-    host_updates,
-    contexts,
 )
 
 
