@@ -68,14 +68,7 @@ def pairs() -> list[Task]:
     return [_task(layers=("pair", "pair", "sum", "dense"))]
 
 
-def _judged(name: str) -> Task:
-    return _task(name, evaluate=Evaluation(every=2, data=partial(_batch, 99), batches=1))
-
-
-def evaluated() -> list[Task]:
-    return [_judged("t")]
-
-
 def three() -> list[Task]:
     """More tasks than devices, which are evaluated as well."""
-    return [_judged(name) for name in ("a", "bb", "ccc")]
+    evaluation = Evaluation(every=2, data=partial(_batch, 99), batches=1)
+    return [_task(name, evaluate=evaluation) for name in ("a", "bb", "ccc")]

@@ -50,7 +50,7 @@ LINK = Emulation(10**9, 10**9, 5)
 NODES = (0, 0, 1, 1)
 
 Case = tuple[Plan, Plan]  # for one process and for several
-TWO_NODES = ("there", "pipeline", "evaluated", "tasks", "begun", "rest")
+TWO_NODES = ("there", "pipeline", "tasks", "begun", "rest")
 ONE_NODE = ("replicas", "spilling")
 
 
@@ -85,9 +85,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     rest = relaid(part(one, 2, 2), [("t", (3,), 1), ("t", (2,), 1)])
     asked = ("--layout", "2x1", "--order", "1f1b")
     pipeline = relaid(built(dropout, *asked), [("t", (1, 2), 4)])
-    judged = built(profiled(folder, "evaluated"), *asked)
-    runs = [(s.program, (1, 2), s.rounds) for s in judged.segments]
-    evaluated = relaid(judged, runs)
     many, homes = built(three, *little), {"a": 0, "bb": 2, "ccc": 3}
     runs = [(s.program, (homes[many.trained(s)[0]],), s.rounds) for s in many.segments]
     tasks = relaid(many, runs)
@@ -99,7 +96,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         "spilling": (spilling, spilling),
         "there": (there, placed(there, NODES)),
         "pipeline": (pipeline, placed(pipeline, NODES)),
-        "evaluated": (evaluated, placed(evaluated, NODES)),
         "tasks": (tasks, placed(tasks, NODES)),
         "begun": (begun, placed(begun, NODES)),
         "rest": (rest, placed(rest, NODES)),
