@@ -5,7 +5,6 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import plans
 import profiles
 from executor import report, run
 from executor.books import Notice, book_in, chosen, following
-from executor.errors import UsageError
+from executor.errors import InterruptedRun, UsageError
 from executor.records import Options, Result, above
 from executor.workload import (
     NO_CACHE,
@@ -233,9 +232,11 @@ def _run(arguments: argparse.Namespace) -> int:
             asked = _Asked(arguments, devices, notice)
             try:
                 return finish(asked.given(lambda *_: None), run)
+            except InterruptedRun as error:
+                arguments.begun_s = error.stepped_s
+                raise
             finally:
                 arguments.overwrite = False  # it goes on from what it has written
-                arguments.begun_s = time.perf_counter()
 
         return following(arguments.devices_file, book_in(arguments.plan), train)
     return finish(_Asked(arguments).given(lambda *_: None), run)

@@ -145,7 +145,8 @@ def _replay(
     end = _end(error, replay, recorder, store)
     troubles = _closed(journal, end)
     if replay.interrupted:
-        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted)
+        stepped_s = recorder.origin + max(recorder.ended_us.values(), default=0) / 1e6
+        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted, stepped_s)
     if error:
         raise RunError("; ".join([error, *troubles]))
     return Result(

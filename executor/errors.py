@@ -28,11 +28,12 @@ class RunError(GantryError):
 
 
 class InterruptedRun(RunError):
-    """A signal ended the run: the exit code that a shell has for it."""
+    """A signal ended the run: the exit code that a shell has for it. stepped_s: the
+    time.perf_counter() when its latest step was complete."""
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, number: int, stepped_s: float) -> None:
         super().__init__(message)
-        self.number = number
+        self.number, self.stepped_s = number, stepped_s
         self.exit_code = 128 + number
 
 

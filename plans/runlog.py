@@ -94,7 +94,8 @@ class RestartRecord(Struct, frozen=True, tag="restart", tag_field="type"):
     """The run began again: of what was before only the lines stand above that its tasks go on from.
 
     error: why it had ended; empty where it was killed. start_us: the time until then since the
-    process began, or since it ended the run before; 0 where it was not measured."""
+    process began, or since its latest step if it goes on by another plan; 0 where it was not
+    measured. The first op begins somewhat later."""
 
     error: str
     at_us: Count
@@ -183,6 +184,18 @@ def load(path: str | Path) -> RunLog:
         evaluations=every(EvaluationRecord),
         restarts=every(RestartRecord),
     )
+
+
+def starts_us(path: str | Path) -> list[int]:
+    """How long each start took that a run went on with, until its first op, as far as that was
+    measured. `path`: its folder, or a log. A log begins with the restarts of those before it."""
+    found: dict[RestartRecord, int] = {}
+    for log in map(load, files(path)):
+        for one in log.restarts:
+            first = min((op.start_us for op in log.ops if op.start_us >= one.at_us), default=None)
+            if one not in found and one.start_us and first is not None:
+                found[one] = one.start_us + first - one.at_us
+    return [*found.values()]
 
 
 def read(path: str | Path) -> tuple[Header, list[Line]]:

@@ -19,8 +19,8 @@ class Options(Settings):
     earlier: the start of this run before this one, from whose states it goes on.
     book: the sha256 of all plans of the book that the plan is from; a run that one of them began
     goes on by another one.
-    begun_s: time.perf_counter() when this process had ended the run before this one; None where the
-    process began for this one.
+    begun_s: time.perf_counter() at the latest step of the run that this process ended before this
+    one; None where the process began for this one.
     """
 
     folder: Path | None = None

@@ -137,7 +137,7 @@ def _start(asked: str | None) -> tuple[int, str]:
         return START_US, "assumed; --start"
     with suppress(ValueError):
         return parse_us(asked), "as given"
-    measured = [one.start_us for one in runlog.load(asked).restarts if one.start_us]
+    measured = runlog.starts_us(asked)
     if not measured:
         raise FormatError(
             f"{asked}: no start in it was measured; give a run that has gone on, or a time like 10s"
