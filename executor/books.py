@@ -51,11 +51,12 @@ def following(path: Path, book: plans.Book, train: Callable[[int, Notice], int])
     book is the one for them and worth the change; the exit code. `train` is given the number, and
     asks whether it has changed."""
     start_us = 0  # what the latest start took, so that a change costs about as much
+    changing = False
 
     def changed(left_us: int) -> str:
         """The change in words, empty while there is none; a file that is being written counts as
         none."""
-        nonlocal start_us
+        nonlocal start_us, changing
         start_us = start_us or max(1, int((time.perf_counter() - begun_s) * 1e6))
         try:
             there = len(path.read_text().split())
@@ -73,15 +74,16 @@ def following(path: Path, book: plans.Book, train: Callable[[int, Notice], int])
                 f"stays on {len(plan.devices)}"
             )
             return ""
+        changing = True
         return f"{told}, {show_us(left_us)} before"
 
     while True:
         count, begun_s = _lines(path), time.perf_counter()
-        plan, refused = fastest(book, count), list[Plan]()
+        plan, refused, changing = fastest(book, count), list[Plan](), False
         try:
             return train(count, changed)
         except InterruptedRun as error:
-            if error.number != NOTICE or fastest(book, _lines(path)) is plan:
+            if error.number != NOTICE or not changing:  # a signal of that number
                 raise
         start_us = 0
 

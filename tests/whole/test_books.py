@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from support.cli import executor_cli, planner_cli, refused, succeeded
 from support.forked import ended, started, torchrun
 
 import plans
+from executor.books import following
+from executor.errors import InterruptedRun
+from executor.replay import NOTICE
 from plans import runlog
 from profiles.units import show_us
 
@@ -62,6 +66,24 @@ def test_a_device_that_comes_is_left_where_a_start_takes_longer_than_it_saves(
     assert len(re.findall(r"2 device\(s\) .* a start takes .*: it stays on 1", answer.err)) == 1
     expect_plain("x")
     assert len(list(runlog.files("x"))) == 1
+
+
+def test_devices_that_are_back_before_rounds_have_ended_train_on(book: None) -> None:
+    """By the plan that they had; a signal of the same number ends the run."""
+    known, counts = plans.book_from(Path("x.book").read_bytes(), "x.book"), list[int]()
+
+    def train(devices: int, changed: Callable[[int], str]) -> int:
+        counts.append(devices)
+        if len(counts) == 1:
+            Path(NOW).write_text("one\n")
+            assert changed(10**9)
+            Path(NOW).write_text("one\ntwo\n")
+        raise InterruptedRun("rounds have ended", NOTICE, 0.0)
+
+    Path(NOW).write_text("one\ntwo\n")
+    with pytest.raises(InterruptedRun):
+        following(Path(NOW), known, train)
+    assert counts == [2, 2]
 
 
 def test_processes_that_no_plan_is_for_stay_idle(book: None) -> None:
