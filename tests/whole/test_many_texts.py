@@ -1,8 +1,6 @@
 """Several tasks in one plan, two of which have samples with lengths, from a profile to bits."""
 
-import signal
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,12 @@ import torch
 from support.chains import chain
 from support.cli import executor_cli, planner_cli, profile, succeeded
 from support.plain import train
-from support.same import step_in
 from support.small_texts import groups
 from support.texted import Parts, joined, trained
 from torch import Tensor
 from torch.optim import AdamW
 
 import plans
-from executor import run
-from executor.errors import InterruptedRun
-from executor.records import Options
 from executor.workload import Task
 from executor.workloads import documents
 from plans.samples import open_table, table_path
@@ -120,46 +114,22 @@ def test_each_task_trains_as_by_itself(folder: Path, plain: Saved, tmp_path: Pat
     assert all(f"\n{name} " in told for name in ("short", "long", "rows"))
 
 
-def interfering(what: Callable[[], None]) -> AbstractContextManager[Any]:
-    """Something happens when the fourth step of "long" asks for its data."""
-    real = documents.samples
-
-    def data(samples: Sequence[int], *, longest: int) -> Any:
-        if longest == 512 and 18 in samples:
-            what()
-        return real(samples, longest=longest)
-
-    return mock.patch.object(documents, "samples", data)
-
-
 def test_a_task_that_fails_leaves_the_others_their_bits(
     folder: Path, plain: Saved, tmp_path: Path
 ) -> None:
     """With --keep-going, also that which trains on its device after it."""
 
-    def fail() -> None:
-        raise OSError("the cable is out")
+    real = documents.samples
 
-    with interfering(fail):
+    def data(samples: Sequence[int], *, longest: int) -> Any:
+        if longest == 512 and 18 in samples:  # the fourth step of "long"
+            raise OSError("the cable is out")
+        return real(samples, longest=longest)
+
+    with mock.patch.object(documents, "samples", data):
         call = ("run", folder / "p.json", "-o", tmp_path / "x")
         answer = executor_cli(*call, "--keep-going", "--trust-workload")
     assert answer.code == 1
     assert "the cable is out" in answer.out + answer.err
     assert not (tmp_path / "x" / "long.pt").exists()
     assert_bits(saved(tmp_path / "x", ["short", "rows"]), plain)
-
-
-@pytest.mark.usefixtures("heard")
-def test_an_interrupted_run_goes_on_with_the_same_bits(
-    folder: Path, plain: Saved, tmp_path: Path
-) -> None:
-    """From checkpoints in the middle of a table, as when its process begins again."""
-    path = folder / "p.json"
-    plan, options = plans.load(path), Options(folder=tmp_path, tables=path)
-    interrupt = interfering(partial(signal.raise_signal, signal.SIGINT))
-    with interrupt, pytest.raises(InterruptedRun):
-        run(plan, tasks(), options)
-    assert 0 < step_in(tmp_path, "long") < 6
-    result = run(plan, tasks(), options)
-    trained = {name: dict(result.model(name).named_parameters()) for name in plain}
-    assert_bits(trained, plain)

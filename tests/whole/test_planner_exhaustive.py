@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks.exhaustive import ALLOWED, compare, describe_row
 
-CASES = [(seed, seed % 4 + 1) for seed in range(100, 108)]
+CASES = [(seed, seed % 4 + 1) for seed in range(100, 104)]
 
 
 @pytest.mark.parametrize(("seed", "layers"), CASES)
