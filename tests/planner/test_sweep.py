@@ -28,7 +28,7 @@ from planner.sweep_table import (
     to_json,
 )
 from plans.schema import Op, Plan, Program, RoundKind, Segment
-from plans.timing import device_times, longest, step_us
+from plans.timing import device_times, step_us
 from profiles.errors import FormatError
 from profiles.schema import Profile
 
@@ -54,28 +54,6 @@ def batches() -> Profile:
 # Overrides
 
 
-def test_overridden_links_keep_their_proportions_and_the_device_its_pace() -> None:
-    """Alone the rate that is asked for; both at once, and emulated, by the same factor."""
-    before, after = (p.machine.devices[0] for p in (chain(), override(chain(), h2d=3 * GB)))
-    into, out = after.links[:2]
-    assert (into.alone.bytes_per_s, into.both.bytes_per_s) == (3 * GB, 24 * GB // 10)
-    assert into.alone.latency_us == before.links[0].alone.latency_us
-    assert out == before.links[1]
-    assert after.emulation
-    assert (after.emulation.h2d_bytes_per_s, after.emulation.d2h_bytes_per_s) == (3 * GB, GB)
-
-
-def test_one_microbatch_size_is_left_and_it_must_be_measured() -> None:
-    """The profile stays sound; another size is refused with those that there are."""
-    only = only_microbatch(chain(), 2)
-    assert profiles.violations(only) == []
-    assert [len(layer.costs) for layer in only.tasks[0].layers] == [1] * 4
-    with pytest.raises(
-        FormatError, match=r"microbatch 3 was not measured, only 1, 2, 4; .* --from RUN may"
-    ):
-        only_microbatch(chain(), 3)
-
-
 # What a plan says
 
 
@@ -91,18 +69,6 @@ def test_bottleneck_is_the_stream_that_is_busiest_in_a_period() -> None:
     for own, period_us, busiest in ((ops, 260, ("h2d", 0.5)), (ops[3:], 100, ("host", 0.9))):
         changed = structs.replace(program, round=own, period_us=period_us)
         assert bottleneck(with_segments([changed], [(0, 4)])) == busiest
-
-
-def test_step_of_many_tasks_is_that_of_the_busiest_device() -> None:
-    """Tasks a and b, then c, on device 0; d on device 1 for as many rounds."""
-    plan = timetables.plan(rounds=4)
-    ab, c, d = (program.period_us for program in plan.programs)
-    assert step_us(plan) == max(ab + c, d)
-    assert longest(plan).period_us == max(ab, c, d)
-    for segment in plan.segments:
-        others = tuple(one for one in plan.segments if one is not segment)
-        often = (*others, structs.replace(segment, rounds=400))
-        assert longest(structs.replace(plan, segments=often)).name == segment.program
 
 
 def with_segments(programs: Sequence[Program], parts: Sequence[tuple[int, int]]) -> Plan:
@@ -195,16 +161,6 @@ def test_rows_are_what_build_says(swept: Sweep) -> None:
     assert found.peak_bytes == device_times(plan)[0].peak_bytes
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_more_than_in_memory_buys_nothing(size: int) -> None:
-    """Ten times the memory that keeps everything gives the same step, less is slower."""
-    profile = only_microbatch(chain(), size)
-    need = in_memory_bytes(profile)
-    found = sweep(profile, [need // 4, need, 10 * need])
-    less, enough, plenty = (row.outcome.step_us for row in found.rows if row.outcome)
-    assert less > enough == plenty
-
-
 def made(*steps: int | None) -> Sweep:
     """A line of budgets 1, 2, ... GiB with these step times, None where there is no plan."""
     line = Line(GB, GB, None)
@@ -232,14 +188,6 @@ def test_knee_is_the_smallest_budget_within_five_percent_of_the_best() -> None:
         assert [i for i, row in enumerate(rows) if row.knee] == [expected]
 
 
-def test_tax_is_over_the_shortest_step_known() -> None:
-    """A plan that fits less memory fits more: no tax is below 1, wherever the search found it."""
-    for free, expected in ((80, [1.25, 1.125]), (120, [100 / 90, 1])):
-        rows = judged(made(100, 90).rows, made(free).rows[0])
-        assert [row.spill_tax for row in rows] == expected
-    assert [row.spill_tax for row in judged(made(100).rows, made(None).rows[0])] == [None]
-
-
 def test_more_memory_is_never_slower() -> None:
     """Where the search found less, or nothing in time, the plan of a smaller budget does."""
     rows = judged(made(None, 120, 130, None, 110, 115).rows, made(100).rows[0])
@@ -248,18 +196,6 @@ def test_more_memory_is_never_slower() -> None:
     assert [bool(row.problem) for row in rows] == [True] + [False] * 5
     assert [row.spill_tax for row in rows[1:]] == [1.2, 1.2, 1.2, 1.1, 1.1]
     assert [row.knee for row in rows] == [False] * 4 + [True, False]
-
-
-def test_sizes_of_microbatches_are_lines_of_their_own() -> None:
-    """Each size by itself; the free strategy is as fast as the best of them."""
-    profile = chain()
-    found = sweep(profile, [8 * MIB], microbatches=(1, 2, 4))
-    steps = [row.outcome.step_us for row in found.rows if row.outcome]
-    assert [row.line.microbatch for row in found.rows] == [1, 2, 4]
-    assert len(set(steps)) > 1
-    (free,) = sweep(profile, [8 * MIB]).rows
-    assert free.outcome
-    assert free.outcome.step_us == min(steps)
 
 
 def texted() -> Profile:
@@ -327,22 +263,6 @@ def test_estimates_are_called_so() -> None:
     assert "estimated" in figure(found).axes[0].get_ylabel()
 
 
-def test_figure_has_a_curve_per_line_and_a_ring_at_its_knee(swept: Sweep) -> None:
-    """Budgets without a plan are left out, and time starts at zero."""
-    ax = figure(swept).axes[0]
-    curves, rings = ax.get_lines()[::2], ax.get_lines()[1::2]
-    assert len(curves) == len(rings) == 2
-    for rows, curve, ring in zip(lines(swept), curves, rings, strict=True):
-        points = [
-            (row.device_bytes / 2**30, row.outcome.step_us / 1e6) for row in rows if row.outcome
-        ]
-        assert list(map(tuple, curve.get_xydata())) == points
-        assert [tuple(ring.get_xydata()[0])] == [
-            point for point, row in zip(points, rows[1:], strict=True) if row.knee
-        ]
-    assert ax.get_ylim()[0] == 0
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -351,7 +271,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_sweep_command_prints_rows_and_draws(folder: Path) -> None:
-    """JSON rows are flat, and the picture is there."""
     flags = ("--device-memory", "1MiB,6MiB,32MiB", "--h2d", "1GB/s,2GB/s", "--plot", "x.png")
     found = json.loads(succeeded(planner_cli("sweep", "p.json", *flags, "--json")).out)
     assert [(row["device_bytes"], row["h2d_bytes_per_s"]) for row in found["rows"]] == [

@@ -57,13 +57,6 @@ def test_parameters_are_near_the_stated_size(name: str) -> None:
     assert parameters(MODELS[name]) - untied(name) == pytest.approx(STATED[name] * 1e9, rel=0.02)
 
 
-def test_gpt3_is_gpt_neo_but_for_three_biases() -> None:
-    """GPT-Neo 2.7B, of the same shape without biases of q, k and v, has 2,651,307,520."""
-    model = MODELS["gpt3-2.7b"]
-    biases = 3 * model.width * model.blocks
-    assert parameters(model) - untied("gpt3-2.7b") - biases == 2_651_307_520
-
-
 def test_vit_2b_is_vit_h_with_more_blocks() -> None:
     """110 blocks instead of 32, nothing else: 2 billion to within a tenth."""
     deep, huge = MODELS["vit-2b"], MODELS["vit-h"]
@@ -157,21 +150,13 @@ def test_the_command_writes_what_build_plans(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_no_lengths_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    """One line says the file and what is wrong in it."""
     path = tmp_path / "lengths.json"
     path.write_text(text)
     with pytest.raises(FormatError, match=words):
         read(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """As one that cannot be read."""
-    with pytest.raises(FormatError, match="cannot be read: No such file"):
-        read(tmp_path / "none.npy")
-
-
 def test_arrays_and_lists_give_the_same(tmp_path: Path) -> None:
-    """A numpy file and a list in JSON."""
     np.save(tmp_path / "a.npy", LENGTHS)
     (tmp_path / "a.json").write_text(json.dumps(LENGTHS.tolist()))
     assert (read(tmp_path / "a.npy") == read(tmp_path / "a.json")).all()
@@ -188,6 +173,5 @@ def test_arrays_and_lists_give_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_with_lengths_is_refused(spec: Spec, words: str) -> None:
-    """One line, before anything is written."""
     with pytest.raises(FormatError, match=words):
         estimate(spec, lengths=LENGTHS)

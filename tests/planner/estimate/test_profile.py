@@ -1,10 +1,11 @@
 """Estimated profiles: bytes and times against formulas and public measurements."""
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import timetables
@@ -39,6 +40,10 @@ def cost_of(layer: Layer, microbatch: int) -> LayerCost:
     return next(cost for cost in layer.costs if cost.microbatch == microbatch)
 
 
+# Every model and every GPU once at least.
+PAIRS = [*zip(MODELS, cycle(GPUS), strict=False), *zip(cycle(MODELS), GPUS, strict=False)]
+
+
 def varied(spec: Spec, changed: dict[str, object]) -> Spec:
     values = {name: getattr(spec, name) for name in Spec.__slots__}
     return Spec(**(values | changed))
@@ -55,8 +60,7 @@ def dtype_of(gpu: str) -> str:
     return "bf16" if "bf16" in GPUS[gpu].peak else "fp32"
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "gpu"), PAIRS)
 def test_every_model_on_every_gpu_is_a_sound_profile(model: str, gpu: str) -> None:
     """It passes the semantic check, is marked, and no peak is below what it contains."""
     made = estimate(Spec(model, gpu, 4, microbatches=(1, 4), dtype=dtype_of(gpu)))
@@ -71,12 +75,7 @@ def test_every_model_on_every_gpu_is_a_sound_profile(model: str, gpu: str) -> No
             )
 
 
-def test_a_saved_profile_is_read_back() -> None:
-    """The largest model in the widest precision stays within what the format's types hold."""
-    made = estimate(Spec("llama-70b", "gh200", 4096, dtype="fp32", steps=10**9))
-    assert loads(pretty(made)) == made
-
-
+@settings(max_examples=10)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     gpu=st.sampled_from(sorted(GPUS)),
@@ -125,16 +124,6 @@ def test_the_loss_holds_the_logits_in_fp32() -> None:
     assert cost.backward_peak_bytes == pytest.approx(14 * words, rel=0.01)
 
 
-def test_an_update_touches_28_bytes_per_parameter_under_adamw() -> None:
-    """On the device at its bandwidth, in fp32 as in bf16; on the host it takes much longer."""
-    for dtype in ("fp32", "bf16"):
-        layer = block_of(Spec("gpt3-6.7b", "a100-40", 1, dtype=dtype))  # type: ignore[arg-type]
-        count = sum(works("gpt3-6.7b")[1].tensors)
-        us = 28 * count / (GPUS["a100-40"].bytes_per_s * BANDWIDTH) * 1e6
-        assert layer.update_device.median_us == pytest.approx(us, rel=0.02)
-        assert layer.update_host.median_us > 10 * layer.update_device.median_us
-
-
 def test_the_host_casts_at_a_part_of_its_bandwidth() -> None:
     """Six bytes of memory for each parameter of two, in bf16 alone, whose tasks say so."""
     made = estimate(Spec("gpt2", "4090", 1))
@@ -157,17 +146,8 @@ def test_measured_bert_layers_take_up_to_a_quarter_longer() -> None:
         cost = cost_of(block, m)
         forward = measured["forward_us"][str(m)] / cost.forward.median_us
         both = measured["recompute_backward_us"][str(m)] / cost.recompute_backward.median_us
-        print(f"1080ti microbatch {m}: measured / estimated {forward:.2f}, {both:.2f}")
         assert 1 <= forward <= 1.25
         assert 1 <= both <= 1.25
-
-
-def test_the_1080ti_copies_as_fast_as_measured() -> None:
-    """The link's rate alone is that of Harmony's measurement, within 2 %."""
-    links = {link.kind: link for link in estimate(Spec("bert-large", "1080ti", 1, dtype="fp32"))
-             .machine.devices[0].links}  # fmt: skip
-    measured = MEASURED["bert_1080ti"]["copy_bytes_per_s"]
-    assert links["h2d"].alone.bytes_per_s == pytest.approx(measured, rel=0.02)
 
 
 def test_measured_gpt_neo_layers_take_as_long_with_the_scores_counted() -> None:
@@ -192,7 +172,6 @@ def test_measured_gpt_neo_layers_take_as_long_with_the_scores_counted() -> None:
             backward / fast.backward.median_us,
             forward / explained,
         )
-        print(f"gh200 microbatch {m}: measured / estimated", *(f"{ratio:.2f}" for ratio in ratios))
         assert ratios[0] <= 1.9
         assert ratios[1] <= 2.4
         assert 0.8 <= ratios[2] <= 1.3
@@ -230,12 +209,6 @@ def test_numbers_are_the_best_that_the_gpu_has_by_default(gpu: str, dtype: Dtype
     made = estimate(Spec("bert-base", gpu, 8))
     assert made == estimate(Spec("bert-base", gpu, 8, dtype=dtype))
     assert f"parameters in {dtype}" in told(made)
-
-
-def test_microbatches_are_of_all_sizes_that_make_a_difference_by_default() -> None:
-    """Every power of two that divides the batch, and the batch itself, once each."""
-    sizes = [batch.microbatch for batch in task_of(Spec("gpt2", "h100", 24)).batches]
-    assert sizes == [1, 2, 3, 6, 12, 24]
 
 
 def test_the_workload_is_named_and_hashed_by_all_arguments() -> None:

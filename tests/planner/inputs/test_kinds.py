@@ -8,23 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 from support import synthetic
 from support.cli import planner_cli, succeeded
 from support.searches import effort
+from support.synthetic import profile
+from support.texts import SIZES, cost, text_task, us_of
 from support.time_indexed import shortest, sound
 
 import plans
 import profiles
 from planner import Infeasible, build
 from planner.bounds.configuration import Column, Demand, configuration
-from planner.bounds.named import named_bounds
-from planner.bounds.task import TaskBound
+from planner.inputs import token_costs
 from planner.inputs.kinds import across, one_generator
 from planner.inputs.problem import Problem
 from planner.timetable.assign_jobs import assign_jobs
 from planner.timetable.jobs import Job, Run, makespan
-from planner.timetable.list_schedule import list_schedule, longest_remaining
-from profiles import Profile
+from profiles import Profile, violations
 from profiles.errors import FormatError
 from profiles.schema import Disk, Rate, Task
 
@@ -44,22 +45,6 @@ def least_us(jobs: Sequence[Job], devices: Sequence[int]) -> int:
 
 
 runs = st.tuples(st.integers(0, 20), st.integers(1, 50)).map(lambda found: Run(*found))
-cases = st.lists(
-    st.tuples(st.integers(1, 30), runs, st.none() | runs, st.booleans()), min_size=1, max_size=6
-).map(
-    lambda found: [
-        Job(f"t{i}", rounds, (one, other) if first else (other, one))
-        for i, (rounds, one, other, first) in enumerate(found)
-    ]
-)
-
-
-@given(cases)
-def test_greedy_orders_run_works_where_they_can(jobs: list[Job]) -> None:
-    """All rounds, none on a device of a kind that cannot run them."""
-    devices = (0, 1, 1)
-    sound(jobs, devices, longest_remaining(jobs, devices))
-    sound(jobs, devices, list_schedule(jobs, range(len(jobs)), devices))
 
 
 def tiny(jobs: int, *, seed: int) -> list[Job]:
@@ -75,66 +60,17 @@ def tiny(jobs: int, *, seed: int) -> list[Job]:
     return made
 
 
-def scaled(jobs: int, kinds: int, *, seed: int) -> list[Job]:
-    """A seeded case of realistic times: rounds of up to two seconds, up to three times as long on
-    other kinds, where a tenth of the jobs cannot run."""
-    rng = random.Random(f"scaled {jobs} {kinds} {seed}")
-    made = []
-    for number in range(jobs):
-        period = rng.randint(100_000, 2_000_000)
-        runs = [Run(rng.randint(10**6, 5 * 10**6), period)]
-        for _ in range(kinds - 1):
-            run = Run(rng.randint(10**6, 5 * 10**6), round(period * rng.uniform(1, 3)))
-            runs.append(run if rng.random() < 0.9 else None)
-        rounds = rng.randint(1000, 5000)
-        made.append(Job(f"t{number}", rounds, tuple(runs)))
-    return made
-
-
-@pytest.mark.parametrize("devices", [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 1, 1)])
+@pytest.mark.parametrize("devices", [(0, 1), (0, 1, 1)])
 def test_tiny_cases_are_as_short_as_any_timetable(devices: tuple[int, ...]) -> None:
     """Against an integer program over every instant: at most one unit in all of them longer."""
     lost = 0
-    for seed in range(8):
+    for seed in range(4):
         jobs = tiny(2 + len(devices), seed=seed)
         floor = least_us(jobs, devices)
         found = assign_jobs(jobs, devices, floor, effort())
         sound(jobs, devices, found)
         lost += makespan(found) - shortest(jobs, devices, floor)
     assert 0 <= lost <= 1
-
-
-FOUR = (  # rounds, and µs of each on a V100 and on a K80
-    (400, 8_493_481, 33_562_571),
-    (700, 9_387_608, 34_025_877),
-    (900, 3_436_129, 15_135_860),
-    (500, 2_203_535, 9_736_915),
-)
-
-
-def ratio(jobs: list[Job], devices: tuple[int, ...]) -> float:
-    """The makespan over the bound of all schedules of the jobs."""
-    floor = least_us(jobs, devices)
-    return makespan(assign_jobs(jobs, devices, floor, effort())) / floor
-
-
-def test_tasks_that_all_need_the_fast_device_take_turns_on_it() -> None:
-    """Four tasks on a V100 and three K80s: each of three has to be on one of them all the time, so
-    that they change places in the right moments or end 9 % later."""
-    jobs = [
-        Job(f"t{n}", rounds, (Run(10**6, fast), Run(10**6, slow)))
-        for n, (rounds, fast, slow) in enumerate(FOUR)
-    ]
-    assert ratio(jobs, (0, 1, 1, 1)) <= 1.002
-
-
-def test_mixed_devices_are_used_to_the_end() -> None:
-    """Jobs of hours on devices of two or three kinds, within 1 % of the bound of their programs:
-    few jobs, that may wait for each other, and many, that are packed."""
-    for seed, (count, devices) in enumerate(
-        [(5, (0, 1, 1, 1)), (6, (0, 0, 1, 1, 2)), (12, (0, 0, 1, 1, 1)), (24, (0,) * 4 + (1,) * 8)]
-    ):
-        assert ratio(scaled(count, max(devices) + 1, seed=seed), devices) <= 1.01
 
 
 def tasks(slow: int = 1, layers: int = 2) -> list[Task]:
@@ -161,7 +97,6 @@ def both(one: Profile, other: Profile, *devices: int) -> Problem:
 
 
 def test_each_kind_has_its_own_times_and_memory() -> None:
-    """Devices are numbered kind by kind."""
     made = both(profiled(), profiled(slow=3, mib=32), 2, 1)
     assert [kind.device_bytes >> 20 for kind in made.kinds] == [64, 32]
     assert (made.devices, made.kind_of) == (3, (0, 0, 1))
@@ -194,7 +129,6 @@ def with_layer(of: Profile, **changes: object) -> Profile:
     ],
 )
 def test_what_differs_between_profiles_is_named(other: Profile, text: str) -> None:
-    """With both values and where they are."""
     with pytest.raises(FormatError) as caught:
         both(profiled(), other)
     assert text in str(caught.value)
@@ -212,7 +146,6 @@ def test_what_a_plan_says_once_holds_on_every_kind() -> None:
 
 
 def test_devices_with_other_random_numbers_are_refused() -> None:
-    """CPU and CUDA in one plan."""
     device = structs.replace(profiled().machine.devices[0], kind="cuda", emulation=None)
     machine = structs.replace(profiled().machine, devices=(device,))
     mixed = both(profiled(), structs.replace(profiled(), machine=machine))
@@ -255,7 +188,6 @@ def with_disk(of: Profile, disk: Disk | None) -> Profile:
 
 
 def test_the_disk_is_as_every_profile_knows_it() -> None:
-    """Whichever of them was measured with one."""
     slow, small = Disk(100, Rate(7, 9), Rate(5, 3)), Disk(90, Rate(8, 1), Rate(4, 4))
     for first, second, least in (
         (None, None, None),
@@ -287,24 +219,80 @@ def test_build_takes_a_profile_of_each_kind() -> None:
     assert "2 k1.cpu2" in succeeded(planner_cli("show", "plan.json", "--gantt", "x.png")).out
 
 
-def test_the_baseline_knows_kinds() -> None:
-    """Its programs are made for both."""
-    plan = build(both(profiled(), profiled(slow=2)), profile_sha256="0" * 64, policy="hydra")
-    assert plan.prediction.configuration_us <= plan.prediction.makespan_us
-    assert {segment.devices for segment in plan.segments} == {(0,), (1,)}
+FORMULA = (20_000, 3_000_000, 50_000)
+TASK = text_task(formula=FORMULA, fixed_bytes=10_000)
+TOKENS = st.integers(1, 64).map(lambda n: 256 * n)
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=2, max_size=2))
-def test_bounds_share_tasks_out_to_all_kinds(times: list[tuple[int, int]]) -> None:
-    """Against every way to share the steps of two tasks out in hundredths: a bound on compute is
-    below all of them, and as near as the grid is fine."""
-    of = [
-        {(place, 1): TaskBound({"compute": us}) for place, us in enumerate(each)} for each in times
-    ]
-    asked = both(profiled(), profiled())
-    found = {bound.name: bound.us for bound in named_bounds(asked, of, phased=True)}
-    (a, b), (c, d) = ((30 * one, 30 * other) for one, other in times)
-    grid = [n / 100 for n in range(101)]
-    best = min(max(x * a + y * c, (1 - x) * b + (1 - y) * d) for x in grid for y in grid)
-    assert best - 60 <= found["compute"] <= best + 1
-    assert found["critical-path"] == max(min(a, b), min(c, d))
+@given(TOKENS, st.integers(1, 20))
+def test_times_are_those_of_the_formula(tokens: int, sequences: int) -> None:
+    """So many tokens in sequences of one length: squares of each, not of all."""
+    squares = tokens * tokens // sequences
+    (made,) = token_costs.at(TASK, tokens, squares).layers[0].costs
+    for factor, time in ((1, made.forward), (2, made.backward), (3.5, made.pack_backward)):
+        assert time is not None
+        expected = factor * us_of(FORMULA, tokens, squares)
+        assert abs(time.median_us - expected) <= 2 + expected / 200
+        assert time.p10_us <= time.median_us <= time.p90_us
+
+
+@given(TOKENS)
+def test_bytes_are_linear_or_more(tokens: int) -> None:
+    """Boundaries exactly so; all else no less than it is, nor much more."""
+    (made,) = token_costs.at(TASK, tokens).layers[0].costs
+    true = cost(tokens, FORMULA, fixed_bytes=10_000)
+    for name in ("microbatch", "in_bytes", "out_bytes", "rng_draws"):
+        assert getattr(made, name) == getattr(true, name), name
+    for name in ("offload_bytes", "saved_bytes", "forward_peak_bytes", "backward_peak_bytes"):
+        assert 0 <= getattr(made, name) - getattr(true, name) <= 40_000, name
+    assert token_costs.at(TASK, tokens).batches[0].batch_bytes == 4 * 8 * tokens
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_at_a_measured_length_costs_are_those_measured(size: int) -> None:
+    made = token_costs.at(TASK, size)
+    measured = TASK.layers[0].costs[SIZES.index(size)]
+    (found,) = made.layers[0].costs
+    for name in ("in_bytes", "saved_bytes", "backward_peak_bytes", "offload_bytes", "left_bytes"):
+        assert getattr(found, name) == getattr(measured, name)
+    assert abs(found.forward.median_us - measured.forward.median_us) <= 2
+
+
+def test_draws_are_those_of_the_line_that_was_measured() -> None:
+    """The same at all lengths, so many a token, both, or unknown."""
+
+    def drawn(*draws: int | None) -> int | None:
+        layer = TASK.layers[0]
+        costs = tuple(replace(c, rng_draws=n) for c, n in zip(layer.costs, draws, strict=True))
+        task = replace(TASK, layers=(replace(layer, costs=costs),))
+        return token_costs.at(task, 768).layers[0].costs[0].rng_draws
+
+    assert drawn(7, 7, 7, 7) == 7
+    assert drawn(256, 512, 1024, 4096) == 768
+    assert drawn(2 * 256 + 5, 2 * 512 + 5, 2 * 1024 + 5, 2 * 4096 + 5) == 2 * 768 + 5
+    assert drawn(256, 512, 1024, 4097) is None
+    assert drawn(256, None, 1024, 4096) is None
+    assert drawn(256, 512, 1024, None) is None
+
+
+@pytest.mark.parametrize("tokens", [0, 100, -256])
+def test_other_numbers_of_tokens_are_refused(tokens: int) -> None:
+    """Their bytes would not be exactly linear."""
+    with pytest.raises(ValueError, match=f"{tokens} tokens are no multiple of 256"):
+        token_costs.at(TASK, tokens)
+
+
+def test_rules_of_profiles_with_lengths() -> None:
+    """Enough lengths, one a multiple of 256, and numbers that can be."""
+
+    def broken(**change: object) -> str:
+        return " ".join(violations(profile(replace(TASK, **change), usable_bytes=1 << 30)))
+
+    assert TASK.lengths is not None
+    assert broken() == ""
+    few = text_task(sizes=SIZES[:3])
+    assert "measured at lengths [256, 512, 1024], expected 4 or more" in broken(
+        batches=few.batches, layers=few.layers
+    )
+    assert "a step has 9 samples, but there are 8" in broken(batch=9)
+    assert "cannot have 7 tokens together" in broken(lengths=replace(TASK.lengths, tokens=7))

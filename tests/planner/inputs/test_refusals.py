@@ -73,7 +73,6 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("said", SAID)
 def test_a_call_is_refused(said: str, profiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is planned."""
     for place in ("planner.sweep.build", "planner.builder.assemble"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("a plan was made"))
     monkeypatch.chdir(profiled)

@@ -7,11 +7,9 @@ from itertools import product
 import pytest
 from support.order_check import check, spans
 
-from planner.errors import Infeasible
 from planner.orders import zero_bubble
 from planner.orders.list_schedule import FAR, Rule, list_makespan, ranked_schedule
 from planner.orders.passes import Cost, Order, Pass, Pipeline
-from planner.orders.search import Schedules
 from planner.orders.tables import Tables, ranking_of
 
 UNIT, PLACES = Cost(1, 1, 1, 2, 1), ((0,), (1,))
@@ -129,34 +127,6 @@ def within(pipeline: Pipeline, device: int, line: list[Pass]) -> bool:
     return True
 
 
-def shortest(pipeline: Pipeline, todo: list[list[Pass]]) -> int:
-    """The least makespan of all orders, by trying every next pass of every device."""
-    best = 1 << 60
-    seen: set = set()
-
-    def go(done: dict[Pass, tuple[int, int]], lines: list[list[Pass]], free: list[int]) -> None:
-        nonlocal best
-        key = (tuple(free), frozenset(done.items()))
-        if max(free) >= best or key in seen:
-            return
-        seen.add(key)
-        if len(done) == sum(map(len, todo)):
-            best = max(free)
-        for device, line in enumerate(todo):
-            for item in line:
-                if item in done or (at := end_of(pipeline, done, item, device)) < 0:
-                    continue
-                if not within(pipeline, device, [*lines[device], item]):
-                    continue
-                end = max(at, free[device]) + pipeline.costs[device][item.shard].of(item.kind)
-                now, rows = list(free), list(lines)
-                now[device], rows[device] = end, [*lines[device], item]
-                go({**done, item: (end, device)}, rows, now)
-
-    go({}, [[] for _ in todo], [0] * len(todo))
-    return best
-
-
 def test_backwards_come_first() -> None:
     """Two shards on two devices make 1F1B on the second, while the first runs ahead."""
     pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 3)
@@ -165,35 +135,7 @@ def test_backwards_come_first() -> None:
     assert text(order) == ["F0.0 F0.1 F0.2 B0.0 B0.1 B0.2", "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2"]
 
 
-def test_an_eager_ranking_takes_forwards_first() -> None:
-    """One device computes all microbatches of a shard, up and down; by default it comes back at
-    once."""
-    pipeline, rows = Pipeline.alike([Cost(1, 1, 1)] * 2, 1, 2), ((0, 0), (0, 0))
-    _, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, eager=True, lowest=True))
-    assert text(order) == ["F0.0 F0.1 F1.0 F1.1 B1.0 B1.1 B0.0 B0.1"]
-    _, order = ranked_schedule(pipeline, rows)
-    assert text(order) == ["F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 B0.1"]
-
-
-def test_gradients_of_weights_fill_gaps() -> None:
-    """A backward in two parts lets the first device begin earlier; W comes last."""
-    pipeline = Pipeline.alike([Cost(1, 1, 1), Cost(1, 1, 1)], 2, 2)
-    rows = ((0, 0), (1, 1))
-    end, order = ranked_schedule(pipeline, rows, ranking_of(pipeline, split=True))
-    assert text(order) == ["F0.0 F0.1 I0.0 W0.0 I0.1 W0.1", "F1.0 I1.0 F1.1 I1.1 W1.0 W1.1"]
-    assert (end, ranked_schedule(pipeline, rows)[0]) == (7, 9)
-
-
-def test_too_little_memory_is_named() -> None:
-    """The error has both numbers, and with what it names there is a schedule."""
-    costs, rows = [Cost(1, 1, 1, held=4), Cost(1, 1, 1, held=3)], ((0, 0), (0, 0))
-    with pytest.raises(Infeasible, match=r"holds 7 on device 0, which has 6 .*") as error:
-        ranked_schedule(Pipeline.alike(costs, 1, 2, limit=6), rows)
-    assert error.value.smallest == 7
-    assert ranked_schedule(Pipeline.alike(costs, 1, 2, limit=7), rows)[0] == 12
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_schedules_of_any_rule_are_whole_and_sound(seed: int) -> None:
     """The same with depths and waits: nothing waits for ever, nor beyond the depth."""
     pipeline, rows = random_case(seed, shards=5, microbatches=4)
@@ -214,42 +156,6 @@ def test_schedules_of_any_rule_are_whole_and_sound(seed: int) -> None:
             for item in line:
                 flying[item.shard] += (item.kind == "F") - (item.kind in "BI")
                 assert item.kind != "F" or flying[item.shard] <= depth[item.shard]
-
-
-def test_brute_force_is_never_beaten_and_mostly_met() -> None:
-    """On tiny cases no schedule is below the best of all orders; most are that."""
-    met = 0
-    for seed in range(40):
-        pipeline, rows = random_case(seed, shards=2, microbatches=2)
-        ends = []
-        for eager in (False, True):
-            ranking = ranking_of(pipeline, eager=eager)
-            end, order = ranked_schedule(pipeline, rows, ranking)
-            ends.append(end)
-        least = shortest(pipeline, [list(line) for line in order])
-        assert least <= min(ends)
-        met += least == min(ends)
-    assert met >= 34
-
-
-def by_rule(rule: Rule, times: tuple[int, ...] = (1, 1, 1), split: bool = True) -> list[str]:
-    """The kinds of passes of three microbatches on two stages."""
-    pipeline = Pipeline.alike([Cost(*times, 2, 1)] * 2, 2, 3)
-    return [
-        "".join(p.kind for p in line) for line in Schedules(pipeline, PLACES, split).order(rule)
-    ]
-
-
-def test_eager_devices_take_forwards_before_backwards() -> None:
-    """On the last stage the next forward is there when the backward is."""
-    for eager, begins in ((False, "FI"), (True, "FF")):
-        assert by_rule(Rule((3, 3), (100, 100), eager))[1].startswith(begins)
-
-
-def test_a_gap_shorter_than_a_weight_is_filled_only_if_the_rule_says_so() -> None:
-    """W takes 4, and the next backward comes after 1."""
-    for wait, kinds in ((25, "FFIFIWIWW"), (26, "FFIFIIWWW")):
-        assert by_rule(Rule((2, 1), (wait, 0), False), (1, 3, 4))[0] == kinds
 
 
 def test_bubbles_vanish_with_twice_the_memory() -> None:

@@ -1,15 +1,22 @@
 """Packings: each rule against what its name says, done slowly, or against all ways there are."""
 
 import random
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support.dispatching import PACKINGS, partitions
 
-from planner.packing import Curve
+from planner.packing import Curve, PipelineType, Pool
+from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
+from planner.packing.kinds import Kinds, Shapes, assigned, kinds_of
 from planner.packing.packing import How, packed
-from planner.packing.sums import StepKind, largest, loads, renumbered
+from planner.packing.samples import Samples
+from planner.packing.sums import StepKind, loads
+from plans.samples import open_table
+from profiles.codec import file_sha256
 
 CURVE = Curve(0.01, 2.0, 150.0)
 
@@ -20,7 +27,7 @@ def _case(seed: int) -> tuple[list[int], int]:
 
 
 @pytest.mark.parametrize("how", PACKINGS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_packing_says_what_is_in_its_microbatches(how: How, seed: int) -> None:
     """Tokens, squares and times are those of its groups, padding counted, and tokens descend."""
     lengths, most = _case(seed)
@@ -37,7 +44,7 @@ def test_a_packing_says_what_is_in_its_microbatches(how: How, seed: int) -> None
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_balanced_is_near_the_best_of_all_packings(depth: int, seed: int) -> None:
     """Of up to eight sequences: at most 1 % longer than the shortest way to group them."""
     dice = random.Random(seed)
@@ -53,22 +60,12 @@ def test_balanced_is_near_the_best_of_all_packings(depth: int, seed: int) -> Non
         assert took <= 1.01 * best
 
 
-def test_padding_of_several_stages_cuts_finer() -> None:
-    """What the pipeline waits for at its ends costs more than the fixed part of microbatches."""
-    lengths = [100] * 16
-    one, four = (packed(lengths, "pad", 2048, CURVE, depth) for depth in (1, 4))
-    assert len(one.tokens) == 1
-    assert len(four.tokens) > 2
-    assert four.total_us(4) < one.total_us(4)
-
-
 def test_a_sequence_that_no_microbatch_holds_is_an_error() -> None:
-    """With both numbers."""
     with pytest.raises(ValueError, match=r"300 tokens.* 256"):
         packed([10, 300], "ffd", 256, CURVE)
 
 
-CASES = [random.Random(seed) for seed in range(40)]
+CASES = [random.Random(seed) for seed in range(15)]
 
 
 def _sizes(dice: random.Random, most: int, count: int) -> list[int]:
@@ -81,7 +78,6 @@ def test_first_fit_is_the_first_bin_with_room() -> None:
 
 
 def test_next_fit_never_looks_back() -> None:
-    """A bin is over as soon as one did not fit."""
     assert next_fit([5, 5, 1, 10, 2, 8, 1], 10) == [0, 0, 1, 2, 3, 3, 4]
 
 
@@ -117,12 +113,6 @@ def test_no_padded_bins_take_less_than_the_best_cut(dice: random.Random) -> None
     assert sum(map(took, bins)) == best
 
 
-def test_microbatches_get_the_numbers_of_their_kind() -> None:
-    """Pipeline by pipeline; those that a step does not need are the last of a pipeline."""
-    groups = np.array([0, 1, 2, 2], np.uint16)
-    assert renumbered(groups, np.array([2, 1]), np.array([3, 2])).tolist() == [0, 1, 3, 3]
-
-
 @pytest.mark.parametrize("padded", [False, True])
 def test_means_and_most_are_over_the_steps(padded: bool) -> None:
     """A step that comes three times counts three times; nothing is a token of padding."""
@@ -137,17 +127,169 @@ def test_means_and_most_are_over_the_steps(padded: bool) -> None:
     assert kind.steps == 4
 
 
-def test_the_first_kind_is_as_large_as_any() -> None:
-    """Its microbatches have room for those of other kinds in their places."""
-    kinds = [
-        StepKind.of(np.array([[tokens, tokens]]), np.array([1]), np.array(counts))
-        for tokens, counts in (([300, 200, 100], [2, 1]), ([600, 700], [1, 1]))
+SHORT = PipelineType(Curve(0.001, 1.0, 50.0), depth=1, longest=512, count=2)
+LONG = PipelineType(Curve(0.001, 0.5, 80.0), depth=2, longest=4096, count=2)
+POOL = Pool((SHORT, LONG))
+
+
+def _samples(count: int = 1_000, batch: int = 70) -> Samples:
+    drawn = np.random.default_rng(0).lognormal(5, 1.2, count)
+    return Samples(np.clip(drawn, 1, 4096).astype(np.uint32), batch)
+
+
+def _kind_of(found: Arrangement) -> list[int]:
+    return [kind for kind, rounds in found.turns for _ in range(rounds)]
+
+
+@pytest.mark.parametrize("how", PACKINGS)
+def test_every_microbatch_of_the_table_is_what_its_kind_says(how: How, tmp_path: Path) -> None:
+    """Added up sample by sample: at most as many tokens as the kind has, and its means."""
+    samples, path = _samples(), tmp_path / "x.samples"
+    found = arranged(samples, range(5, 65), POOL, how)
+    assert write_table(path, [found]) == file_sha256(path)
+    rows, kinds = open_table(path, 70), _kind_of(found)
+    assert len(rows) == len(kinds) == 60
+    width = sum(map(len, found.kinds[0].most))
+    every: list[list[list[int]]] = [[[] for _ in range(width)] for _ in rows]
+    for at, row in enumerate(rows.tolist()):
+        for sample, group in enumerate(row):
+            length = int(samples.lengths[((5 + at) * 70 + sample) % 1_000])
+            every[at][group].append(length)
+    sums = [np.zeros((2, sum(map(len, kind.most)))) for kind in found.kinds]
+    for held, number in zip(every, kinds, strict=True):
+        assert sum(map(len, held)) == 70
+        most = [tokens for own in found.kinds[number].most for tokens in own]
+        assert not any(held[len(most) :])
+        for group, own in enumerate(held[: len(most)]):
+            own = [max(own)] * len(own) if how == "pad" and own else own or [1]
+            assert sum(own) <= most[group]
+            sums[number][:, group] += sum(own), sum(length * length for length in own)
+    for kind, own in zip(found.kinds, sums, strict=True):
+        means = [[mean for part in each for mean in part] for each in (kind.tokens, kind.squares)]
+        assert np.abs(own / max(1, kind.steps) - means).max() <= 0.5 or not kind.steps
+    assert sum(kind.steps for kind in found.kinds) == 60
+
+
+def test_no_pipeline_has_more_than_it_holds() -> None:
+    """Microbatches of kinds are multiples of 256 tokens, and kind 0 is as large as any."""
+    found = arranged(_samples(), range(60), POOL, "balanced")
+    for kind in found.kinds:
+        for own, first, one in zip(
+            kind.most, found.kinds[0].most, (*[SHORT] * 2, *[LONG] * 2), strict=True
+        ):
+            assert max(own) <= one.longest
+            assert not any(tokens % 256 for tokens in own)
+            assert all(a <= b for a, b in zip(own, first, strict=False))
+            assert len(own) <= len(first)
+
+
+def test_steps_on_two_pools_have_one_table(tmp_path: Path) -> None:
+    """Each row is that of its step, laid out on its own pool."""
+    samples, other = _samples(), Pool((LONG,))
+    first = [step for step in range(5, 45) if step % 3]
+    parts = [
+        arranged(samples, first, POOL, "balanced"),
+        arranged(samples, range(6, 45, 3), other, "balanced"),
     ]
-    assert largest(kinds) == ((768, 256), (768,))
+    write_table(tmp_path / "x", parts)
+    rows = open_table(tmp_path / "x", 70)
+    assert len(rows) == 40
+    for part in parts:
+        for at, step in enumerate(part.steps):
+            assert (rows[step - 5] == part.rows[part.which[at]]).all()
 
 
-def test_some_steps_are_kept_as_they_are() -> None:
-    """Evenly spread, however many there are; of a step without samples a token of padding."""
-    held = np.array([[[step + 1, 0], [step + 1, 0]] for step in range(100)])
-    some = StepKind.of(held, np.ones(100, np.int64), np.array([2])).some
-    assert some[:, 0].tolist() == [[step + 1, 1] for step in range(0, 100, 4)]
+def test_processes_change_nothing() -> None:
+    given = (_samples(), range(70), POOL, "balanced")
+    one, two = arranged(*given), arranged(*given, jobs=2)
+    assert (one.kinds, one.turns) == (two.kinds, two.turns)
+    assert (one.rows == two.rows).all()
+
+
+POOL_SAMPLES = Pool((PipelineType(Curve(0.01, 1.0), 1, 1024, 4),))
+LENGTHS = np.clip(np.random.default_rng(3).lognormal(4, 1.5, 35), 1, 1000).astype(np.uint32)
+
+
+class Apart(Samples):
+    """Samples of which no step is taken for one that came before."""
+
+    period = 1 << 40  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("steps", "laid"), [(5, 5), (7, 7), (20, 7)])
+def test_steps_that_come_again_are_laid_out_once(steps: int, laid: int, tmp_path: Path) -> None:
+    once, each = (made(LENGTHS, 5) for made in (Samples, Apart))
+    assert len(once.apart(range(3, 3 + steps))[0]) == laid
+    one, other = (
+        arranged(samples, range(3, 3 + steps), POOL_SAMPLES, "ffd") for samples in (once, each)
+    )
+    assert (one.kinds, one.turns) == (other.kinds, other.turns)
+    tables = [write_table(tmp_path / "x", [found]) for found in (one, other)]
+    assert tables[0] == tables[1]
+
+
+def _shapes(seed: int, steps: int, pipelines: int = 3, most: int = 6) -> Shapes:
+    """Steps whose times follow their microbatches, more or less."""
+    dice = np.random.default_rng(seed)
+    counts = np.sort(dice.integers(1, most + 1, (steps, pipelines)), axis=1)[:, ::-1]
+    us = counts * dice.integers(90, 110, (steps, 1)) + dice.integers(0, 9, (steps, pipelines))
+    return Shapes(counts, us, np.array([20, 25, 30][:pipelines]))
+
+
+def _lost(shapes: Shapes, kinds: Kinds, found: np.ndarray) -> float:
+    took = shapes.took(slice(None), kinds.counts[found])
+    own = shapes.us.max(axis=1)
+    return float((took - own).sum() / own.sum())
+
+
+def test_kinds_are_as_few_as_lose_little() -> None:
+    """Four clusters of steps, where a kind fewer would lose more than asked for."""
+    shapes = _shapes(0, 4)
+    steps = np.arange(200) % 4
+    many = Shapes(shapes.counts[steps], shapes.us[steps], shapes.fixed_us)
+    assert len(kinds_of(many, 16, 0.0).counts) == 4
+    assert len(kinds_of(many, 16, 10.0).counts) == 1
+    kinds = kinds_of(many, 16, 0.02)
+    assert 1 < len(kinds.counts) <= 4
+    assert _lost(many, kinds, assigned(many, kinds)) <= 0.02
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_kinds_lose_hardly_more_than_the_best_two(seed: int) -> None:
+    """Of all ways to divide seven steps in two: the loss that is counted, odd times included."""
+    shapes = _shapes(seed, 7)
+
+    def lost(groups: list[np.ndarray]) -> float:
+        total = 0.0
+        for own in groups:
+            took = shapes.took(own, shapes.counts[own].max(axis=0))
+            total += (took - shapes.us[own].max(axis=1)).sum()
+            total += np.abs(took - took.mean()).sum() / 16
+        return total
+
+    halves = [np.array(half, bool) for half in product([False, True], repeat=6)]
+    ways = [np.append(half, False) for half in halves if half.any()]
+    best = min(lost([np.flatnonzero(way), np.flatnonzero(~way)]) for way in ways)
+    kinds = kinds_of(shapes, 2, 0.0)
+    found = assigned(shapes, kinds)
+    assert lost([np.flatnonzero(found == kind) for kind in np.unique(found)]) <= 1.35 * best
+
+
+@pytest.mark.parametrize("change", [0, 40, 10_000])
+def test_steps_get_the_kinds_that_lose_least_in_turn(change: int) -> None:
+    """Of all ways to give three kinds to six steps, with changes between them counted."""
+    for seed in range(4):
+        shapes = _shapes(seed, 6)
+        kinds = Kinds(np.array([[6, 6, 6], [6, 5, 3], [4, 4, 4]]), np.array([600, 500, 400]))
+
+        def cost(way: tuple[int, ...], shapes: Shapes = shapes, kinds: Kinds = kinds) -> float:
+            own = kinds.counts[list(way)]
+            if (own < shapes.counts).any():
+                return float("inf")
+            took = shapes.took(slice(None), own)
+            odd = np.abs(took - kinds.us[list(way)]).sum() / 16
+            turns = sum(a != b for a, b in pairwise(way))
+            return float(took.sum() + odd + change * turns)
+
+        best = min(map(cost, product(range(3), repeat=6)))
+        assert cost(tuple(assigned(shapes, kinds, change).tolist())) == pytest.approx(best)

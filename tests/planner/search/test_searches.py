@@ -13,7 +13,7 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.limits import Limits
 from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.lowering.round import DeviceRound
-from planner.search.searches import Searches, baselines
+from planner.search.searches import Searches
 from planner.search.shapes import renamed
 from planner.search.task import Wide
 from planner.search.variants import Found
@@ -34,7 +34,6 @@ def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
 
 @pytest.mark.parametrize("name", ["other", "0", "t-1"])
 def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
-    """Also where the task is called like a buffer."""
     problem = asked("t", name)
     searches = Searches(problem)
     searches.run(["t"], (), effort(FEW))
@@ -90,31 +89,10 @@ def test_a_search_that_time_ended_is_not_complete() -> None:
     assert not searches.complete
 
 
-def test_the_baseline_is_renamed_as_well() -> None:
-    """Its programs are made once for each shape."""
-    (first,), (second,) = baselines(asked("t", "u", budget=24 << 20)).ways
-    assert second.program == renamed(first.program, "u")
-    assert [answer.strategy.costs.task.name for answer in (first, second)] == ["t", "u"]
-
-
 def test_two_processes_find_the_same_plan() -> None:
-    """Of two shapes, one in each."""
     tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
     problem = synthetic.problem(*tasks, usable_bytes=10 << 20, devices=2)
     one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs, limits=FEW) for jobs in (1, 2))
     assert pretty(structs.replace(one, provenance={})) == pretty(
         structs.replace(two, provenance={})
     )
-
-
-def test_infeasible_is_told_from_another_process() -> None:
-    """With its message and the smallest budget, once."""
-    tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
-    profile = synthetic.profile(*tasks, usable_bytes=10 << 20)
-    problem = Problem.of(profile, devices=1, device_bytes=1, host_bytes=None)
-    told = []
-    for jobs in (1, 2):
-        with pytest.raises(Infeasible) as caught:
-            build(problem, profile_sha256="0" * 64, jobs=jobs)
-        told.append((str(caught.value), caught.value.smallest))
-    assert told[0] == told[1]

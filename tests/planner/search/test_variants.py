@@ -1,63 +1,38 @@
 """Steps divided among segments, sums that a task goes on with, and searches for ties and casts."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from support import apart, handmade, synthetic
-from support.searches import SHORT
+from numpy.typing import NDArray
+from support import handmade, synthetic
+from support.texts import built, text_task
 
-from planner import Problem, build, show
-from planner.errors import Infeasible, NoPlanFound
-from planner.inputs import Effort
-from planner.inputs.remaining import after
-from planner.search import variants
+from planner import Infeasible, Problem, build, show
+from planner.inputs import Want
 from planner.search.packed import Packed, StepRun
 from planner.search.sums import adds_alike, sums_of
-from planner.search.task import Candidate, Search
+from planner.search.task import Candidate
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
 from planner.shards.strategy import Strategy
+from planner.timetable.host_store import _gathered
 from plans.additions import Addition, additions
-from plans.runlog import CheckpointRecord, Header, RunLog
+from plans.order import task_runs, waiting
+from plans.samples import open_table, table_path
 from plans.schema import Lengths, Memory, Op, Plan, Program, RoundKind
-from plans.timing import Runs
-from profiles.schema import Task
+from plans.timing import Runs, joined, task_spans
+from profiles.schema import Disk, Rate, Task
 
-TIED = apart.problem(apart.synthetic_task(((0, 4),)), 1 << 24)
-
-
-def test_time_that_is_up_for_the_second_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tied layers joined are planned, and those apart are late: the first plan counts."""
-    real, searched = Search.best, list[bool]()
-
-    def late(search: Search, effort: Effort) -> Candidate:
-        searched.append(search.apart)
-        if search.apart:
-            raise NoPlanFound("late")
-        return real(search, effort)
-
-    monkeypatch.setattr(Search, "best", late)
-    (kind,) = TIED.kinds
-    found = variants.best_alone((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))
-    assert isinstance(found, Candidate)
-    assert searched == [False, True]
-
-
-def test_time_that_is_up_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is planned, and nothing is called infeasible."""
-
-    def late(search: Search, effort: Effort) -> Candidate:
-        raise NoPlanFound("late")
-
-    monkeypatch.setattr(Search, "best", late)
-    (kind,) = TIED.kinds
-    with pytest.raises(NoPlanFound):
-        variants.best_alone((kind, kind.tasks[0], TIED.host_bytes), Effort(1e12, 0, SHORT))
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 OP = Op("a.s0.B0", "0.compute", 0, 1)
@@ -143,7 +118,7 @@ def test_a_task_that_goes_on_adds_as_before(before: tuple[Addition, ...], other:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("devices", "used"), [(3, 2), (4, 4), (8, 8)])
+@pytest.mark.parametrize(("devices", "used"), [(3, 2), (4, 4)])
 def test_the_rest_of_a_run_is_on_as_many_devices_as_add_alike(devices: int, used: int) -> None:
     """All of them but those that its replicas do not go into, which the plan tells of."""
     task = synthetic.task("a", layers=8, batch=4, steps=9, forward_us=90_000, param_bytes=64)
@@ -161,24 +136,144 @@ def only_microbatch(task: Task) -> Task:
     return structs.replace(task, batches=task.batches[:1], layers=tuple(layers))
 
 
-def log(additions: dict[str, tuple[Addition, ...]], step: int) -> RunLog:
-    """The log of a run that kept task a after so many steps."""
-    header = Header(
-        plan_sha256="0" * 64,
-        started="2026",
-        devices=("cpu0",),
-        microbatch={"a": 1},
-        additions=additions,
+PLENTY, BATCH = 1 << 30, 8
+Known = Mapping[str, NDArray[np.uint32]]
+Wants = Mapping[str, Want]
+
+
+def drawn(seed: int) -> NDArray[np.uint32]:
+    found = np.random.default_rng(seed).lognormal(6, 1, 70)
+    return np.minimum(4096, found).astype(np.uint32) + 8
+
+
+def text(name: str, steps: int, lengths: Known, layers: int = 4) -> Task:
+    formula = (2_000_000, 3_000_000, 50_000)
+    return text_task(
+        name, lengths=lengths[name], batch=BATCH, steps=steps, formula=formula, layers=layers
     )
-    kept = CheckpointRecord("a", step, 0)
-    return RunLog(header=header, ops=(), steps=(), checkpoints=(kept,), end=None)
 
 
-def test_the_latest_log_says_how_gradients_were_added() -> None:
-    """Unless the microbatches may change anyway."""
-    task = synthetic.task("a", layers=1, batch=2, steps=9)
-    made = synthetic.profile(task, usable_bytes=24 << 20)
-    logs = [log({}, 2), log({"a": REPLICATED}, 4)]
-    assert after(made, logs, "x.jsonl", []).additions == {"a": REPLICATED}
-    assert after(made, logs[::-1], "x.jsonl", []).additions == {"a": ()}
-    assert after(made, logs, "x.jsonl", [("", 0)]).additions == {}
+LENGTHS = {"one": drawn(0), "two": drawn(1)}
+PLAIN = synthetic.task("plain", layers=1, steps=200)
+TASKS = (text("one", 16, LENGTHS), text("two", 12, LENGTHS, layers=6), PLAIN)
+
+
+def asked(*tasks: Task, room: int = PLENTY, lengths: Known = LENGTHS, **more: Any) -> Problem:
+    """These tasks for two devices of so much memory."""
+    profile = synthetic.profile(*tasks, usable_bytes=room)
+    one = Problem.of(profile, devices=2, device_bytes=room, host_bytes=None)
+    own = {task.name: lengths[task.name] for task in tasks if task.lengths}
+    return replace(one, lengths=own, packing="ffd" if own else "auto", **more)
+
+
+def turns_of(plan: Plan, task: str) -> Runs:
+    """The kinds of its steps, in all segments together."""
+    return joined((run.kind, run.steps) for run in task_runs(plan, task))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
+    """The plan of all three, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    return built(asked(*TASKS), folder), folder
+
+
+def test_all_tasks_share_the_devices(whole: tuple[Plan, Path]) -> None:
+    """Near the bound; a table beside the plan for each task with lengths."""
+    plan, folder = whole
+    told = plan.prediction
+    assert told.lower_bound_us <= told.makespan_us <= 1.05 * told.lower_bound_us
+    assert told.configuration_us <= told.makespan_us
+    assert [task.lengths is not None for task in plan.tasks] == [True, True, False]
+    names = {path.name for path in folder.glob("*.samples")}
+    assert names == {"plan.one.samples", "plan.two.samples"}
+
+
+def due(us: int) -> Wants:
+    return {"two": Want(deadline_us=us)}
+
+
+@pytest.mark.parametrize(
+    ("first", "wishes"),
+    [
+        ("two", {"objective": "completion"}),
+        ("one", {"objective": "completion", "wants": {"one": Want(weight=50)}}),
+        ("two", {"wants": {"one": Want(start_us=100_000)}}),
+    ],
+)
+def test_wishes_go_by_the_time_of_all_steps(
+    first: str, wishes: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """On one device, where "one" takes longer. Nothing begins before it may."""
+    problem = replace(asked(*TASKS[:2]), **wishes).alike(count=1)
+    plan = built(problem, tmp_path)
+    assert plan.segments[0].program == first
+    assert len(plan.segments) == 2
+    spans = task_spans(plan)
+    assert all(task.start_us <= spans[task.name][0] for task in plan.tasks)
+
+
+def test_a_deadline_that_a_refusal_names_is_kept(tmp_path: Path) -> None:
+    """It is when the shorter task ends if it is taken first."""
+    one = asked(*TASKS[:2]).alike(count=1)
+    with pytest.raises(Infeasible, match=r"two: ends at .* give it --deadline two=\d+us") as error:
+        built(replace(one, wants=due(1)), tmp_path)
+    found = re.search(r"two=(\d+)us", str(error.value))
+    assert found
+    plan = built(replace(one, wants=due(int(found[1]))), tmp_path)
+    (_, first), (_, second) = task_spans(plan).values()
+    assert second == int(found[1]) < first
+
+
+def test_tasks_of_one_shape_are_searched_once_and_cut_where_it_pays(tmp_path: Path) -> None:
+    """Three equal ones on two devices end when three halves are done; the kinds of a task that is
+    cut go on in its next segment, and all tables are the same."""
+    names, lengths = ("a", "b", "c"), dict.fromkeys("abc", LENGTHS["one"])
+    problem = asked(*(text(n, 20, lengths) for n in names), lengths=lengths)
+    plan = built(problem, tmp_path)
+    once = built(asked(text("a", 20, lengths), lengths=lengths), tmp_path / "once").solver
+    assert plan.solver.candidates <= 2 * once.candidates
+    assert len(plan.segments) > 3
+    (turns,) = {turns_of(plan, name) for name in names}
+    assert len(turns) > 1
+    short = built(replace(problem, segment_steps=3), tmp_path)
+    assert {turns_of(short, name) for name in names} == {turns}
+    gathered = structs.replace(plan, segments=tuple(_gathered(problem, plan)))
+    assert len(gathered.segments) == 3
+    assert {turns_of(gathered, name) for name in names} == {turns}
+    tables = {table_path(tmp_path / "plan.json", name).read_bytes() for name in names}
+    assert len(tables) == 1
+    assert len(open_table(table_path(tmp_path / "plan.json", "a"), BATCH)) == 20
+    whole = sum(segment.end_us - segment.start_us for segment in plan.segments) / 2
+    assert plan.prediction.makespan_us <= 1.02 * whole
+
+
+def test_tasks_wait_on_the_disk(tmp_path: Path) -> None:
+    """Three of one shape where the host has room for two; kinds go on where a task comes back."""
+    lengths = dict.fromkeys("abc", LENGTHS["one"])
+    problem = asked(*(text(n, 20, lengths) for n in "abc"), lengths=lengths)
+    roomy = built(problem, tmp_path)
+    disk = Disk(1 << 40, Rate(10**9, 0), Rate(10**9, 0))
+    plan = built(replace(problem, host_bytes=roomy.host.bytes * 3 // 4, disk=disk), tmp_path)
+    assert waiting(plan)
+    assert len({turns_of(plan, name) for name in "abc"}) == 1
+
+
+def test_tasks_that_go_on_from_other_steps_have_tables_of_their_own(tmp_path: Path) -> None:
+    """Though they are of one shape and have as many steps left: other samples come next."""
+    lengths = {name: LENGTHS["one"] for name in ("one", "other")}
+    tasks = [text(name, 6, lengths) for name in lengths]
+    plan = built(asked(*tasks, room=30 << 20, lengths=lengths, done={"other": 3}), tmp_path)
+    rows = [open_table(table_path(tmp_path / "plan.json", name), BATCH) for name in lengths]
+    assert [task.done for task in plan.tasks] == [0, 3]
+    assert not np.array_equal(*rows)
+
+
+def test_other_lengths_or_steps_are_other_shapes(tmp_path: Path) -> None:
+    """Each has a table of its own samples, for its own steps."""
+    lengths = {"a": LENGTHS["one"], "b": LENGTHS["two"], "c": LENGTHS["one"]}
+    steps = {"a": 12, "b": 12, "c": 9}
+    problem = asked(*(text(n, steps[n], lengths) for n in "abc"), lengths=lengths)
+    built(problem, tmp_path)
+    for name, count in steps.items():
+        assert len(open_table(table_path(tmp_path / "plan.json", name), BATCH)) == count
