@@ -1,21 +1,28 @@
 """Files beside plans: tables of samples and run logs; and the part of a plan that a process has."""
 
 import hashlib
+import json
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
 from support import handmade, timetables
+from support.kinded import kinded, with_kind
 from support.noded import NODED
 
-from plans import runlog
+from plans import runlog, timing
+from plans import trace as module
 from plans.order import held
 from plans.part import Part
-from plans.samples import copy, open_order, open_table, table_path, write
+from plans.samples import open_order, open_table, table_path, write
 from plans.schema import Plan
+from plans.trace import happened, trace
 from profiles.codec import file_sha256
 from profiles.errors import FormatError
 
@@ -30,7 +37,6 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_table_that_ends_half_way_leaves_the_old_one(tmp_path: Path) -> None:
-    """Nothing else is in the folder afterwards either."""
     path = tmp_path / "x.samples"
     write(path, [np.array([7])])
 
@@ -42,15 +48,6 @@ def test_a_table_that_ends_half_way_leaves_the_old_one(tmp_path: Path) -> None:
         write(path, broken())
     assert open_table(path, 1).tolist() == [[7]]
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_table_is_copied_whole(tmp_path: Path) -> None:
-    """Of any size, over another one."""
-    rows = np.arange(3 << 19).reshape(-1, 8) % 65536
-    digest, other = write(tmp_path / "x", [rows]), tmp_path / "y"
-    write(other, [np.array([7])])
-    copy(tmp_path / "x", other)
-    assert file_sha256(other) == digest
 
 
 @pytest.mark.parametrize("entry", [-1, 1 << 16])
@@ -67,7 +64,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, entry: int) -> None:
 def test_a_file_that_is_no_such_table_is_an_error(
     tmp_path: Path, content: bytes | None, words: str
 ) -> None:
-    """It names the file and what is wrong with it."""
     path = tmp_path / "x.samples"
     if content is not None:
         path.write_bytes(content)
@@ -76,7 +72,6 @@ def test_a_file_that_is_no_such_table_is_an_error(
 
 
 def test_a_table_lies_beside_its_plan() -> None:
-    """Its name has the plan's and the task's."""
     assert table_path("plans/long.json", "gpt-a") == Path("plans/long.gpt-a.samples")
 
 
@@ -104,20 +99,6 @@ def test_log_survives_the_file(tmp_path: Path) -> None:
     assert runlog.load(_write(tmp_path / "run.jsonl", log)) == log
 
 
-def test_one_flat_json_object_per_line(tmp_path: Path) -> None:
-    """An op's line has plain numbers under plain keys, so any tool can join it to the plan."""
-    log = timetables.log(timetables.tiny(), percent=100)
-    line = _write(tmp_path / "run.jsonl", log).read_bytes().splitlines()[1]
-    expected = {"type": "op", "segment": 0, "op": "a.s0.P0", "round": 0}
-    assert msgspec.json.decode(line) == expected | {"start_us": 0, "end_us": 40, "metered": False}
-
-
-def test_killed_run_has_no_end(tmp_path: Path) -> None:
-    """A log that stops after its ops is one of a run that was killed, and still readable."""
-    log = msgspec.structs.replace(timetables.log(timetables.tiny()), end=None)
-    assert runlog.load(_write(tmp_path / "run.jsonl", log)).end is None
-
-
 def test_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
     """NaN cannot be written in JSON; a step without a loss comes back as None."""
     log = timetables.log(timetables.tiny())
@@ -128,7 +109,6 @@ def test_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
 
 
 def test_broken_line_is_named_by_its_number(tmp_path: Path) -> None:
-    """An unknown field is refused with file and line."""
     path = _write(tmp_path / "run.jsonl", timetables.log(timetables.tiny()))
     rows = path.read_bytes().splitlines()
     rows[2] = rows[2].replace(b'"round":', b'"lap":')
@@ -195,7 +175,6 @@ def test_the_first_process_of_a_node_has_all_that_its_store_holds(name: str) -> 
 
 
 def test_a_slab_is_that_of_the_largest_program_on_the_device() -> None:
-    """In one process, which has all devices."""
     plan = handmade.crowd()
     most = {number: 0 for number in range(len(plan.devices))}
     for segment in plan.segments:
@@ -203,3 +182,86 @@ def test_a_slab_is_that_of_the_largest_program_on_the_device() -> None:
         for number, one in zip(segment.devices, memory, strict=True):
             most[number] = max(most[number], one.slab_bytes)
     assert Part.whole(plan).slabs == most
+
+
+replace = msgspec.structs.replace
+
+
+def _events(data: bytes, phase: str) -> list[dict[str, Any]]:
+    return [event for event in json.loads(data)["traceEvents"] if event["ph"] == phase]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [timetables.plan(), handmade.fleet(), handmade.pipeline(), handmade.parallel()],
+    ids=["tasks", "fleet", "pipeline", "parallel"],
+)
+def test_every_op_is_a_slice_at_its_planned_time(plan: Plan) -> None:
+    """The slices of the planned processes are the plan's timeline, no more and no less."""
+    slices = sorted((e["name"], e["ts"], e["dur"]) for e in _events(trace(plan), "X"))
+    planned = sorted((p.op.id, p.start_us, p.end_us - p.start_us) for p in timing.timeline(plan))
+    assert slices == planned
+
+
+def test_slices_of_a_track_do_not_overlap_even_when_the_log_does() -> None:
+    """Perfetto refuses overlapping slices on a thread, so a log's overlap is cut off."""
+    plan = timetables.plan()
+    log = timetables.log(plan)
+    late = tuple(replace(op, end_us=op.end_us + 50) for op in log.ops)
+    tracks = defaultdict(list)
+    for event in _events(trace(plan, replace(log, ops=late)), "X"):
+        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert len(tracks) == 2 * 2 * 4  # planned and actual, two devices, four streams
+    for spans in tracks.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+def test_plan_and_run_are_separate_named_processes() -> None:
+    """Each device is one process as planned and one as it ran, and says when it is emulated."""
+    plan = timetables.plan(emulated=True)
+    names = [
+        e["args"]["name"]
+        for e in _events(trace(plan, timetables.log(plan)), "M")
+        if e["name"] == "process_name"
+    ]
+    assert names == [
+        "planned device 0, emulated",
+        "actual device 0, emulated",
+        "planned device 1, emulated",
+        "actual device 1, emulated",
+    ]
+
+
+def test_arrows_follow_the_edges_between_streams() -> None:
+    """The four ops of the tiny plan are on four streams, so its three edges are three arrows."""
+    data = trace(timetables.tiny())
+    starts = {e["id"]: e["ts"] for e in _events(data, "s")}
+    ends = {e["id"]: e["ts"] for e in _events(data, "f")}
+    assert sorted(ends.values()) == [40, 140, 170]
+    assert all(starts[number] == ends[number] - 1 for number in ends)
+
+
+def test_long_plans_show_their_first_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of a plan beyond the limit holds the first rounds and says how many."""
+    monkeypatch.setattr(module, "MOST_OPS", 300)
+    plan = timetables.plan(rounds=200)
+    body = json.loads(trace(plan))
+    shown = body["otherData"]["rounds_shown"]
+    sizes = {program.name: len(program.round) for program in plan.programs}
+    assert shown == [100 // sizes[segment.program] for segment in plan.segments]
+    assert body["otherData"]["rounds"] == [200, 200, 200]
+    rounds = [e["args"]["round"] for e in body["traceEvents"] if e["ph"] == "X"]
+    assert max(rounds) == max(shown) - 1
+
+
+def test_ops_of_a_log_are_those_of_their_rounds_kind() -> None:
+    """What they were to take follows from the kind of the round that the log names."""
+    plan = kinded("resident", [[512, 512], [256]], ((1, 1), (0, 2)))
+    slow = plan.programs[0].kinds[0].ops[0]
+    longer = replace(slow, end_us=slow.end_us + 7)
+    plan = with_kind(plan, 1, (longer, *plan.programs[0].kinds[0].ops[1:]))
+    found = happened(plan, timetables.log(plan))
+    told = {(p.round, p.predicted_us) for p in found if p.op.id == slow.id}
+    us = slow.end_us - slow.start_us
+    assert told == {(0, us + 7), (1, us), (2, us)}

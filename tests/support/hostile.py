@@ -1,4 +1,4 @@
-"""Plans of at most 1 MB that would cost a careless checker hours or all memory.
+"""Plans of at most a quarter of a MB that would cost a careless checker hours or all memory.
 
 Each is a handmade plan with a part of it blown up; none is sound.
 """
@@ -12,7 +12,7 @@ from support.kinded import kinded
 
 from plans.schema import Plan
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 BIG = 1 << 50
 
 Tree = dict[str, Any]
@@ -27,9 +27,9 @@ def _plain(plan: Plan) -> Tree:
     return made
 
 
-def _cut(rows: list[Any], base: Tree, most: int = MOST_BYTES) -> list[Any]:
-    """As many of these rows as fit into a file of so many bytes beside the rest."""
-    room = most - len(msgspec.json.encode(base)) - 4096
+def _cut(rows: list[Any], base: Tree) -> list[Any]:
+    """As many of these rows as fit into the file beside the rest."""
+    room = MOST_BYTES - len(msgspec.json.encode(base)) - 4096
     size, kept = 0, []
     for row in rows:
         size += len(msgspec.json.encode(row)) + 1
@@ -59,10 +59,10 @@ def endless_rounds() -> Tree:
 
 def many_reaches() -> Tree:
     """Segments of every length whose rounds reach far into each other."""
-    plan = _plain(large(1500))
+    plan = _plain(large(375))
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["period_us"] = program["round_us"] // 60
-    plan["segments"] = [segment | {"rounds": n} for n in range(1, 500)]
+    plan["segments"] = [segment | {"rounds": n} for n in range(1, 250)]
     return plan
 
 
@@ -74,7 +74,7 @@ def endless_microbatches() -> Tree:
 
 def many_ties() -> Tree:
     """Many groups of layers in a task of many shards and ops."""
-    plan = _plain(large(1500))
+    plan = _plain(large(375))
     task = plan["tasks"][0]
     task |= {"tie_bytes": 4, "ties": []}
     last = task["shards"][-1]["end_layer"] - 1
@@ -85,8 +85,8 @@ def many_ties() -> Tree:
 def strange_tasks() -> Tree:
     """A program of many unknown tasks, in many segments, with ops of none of them."""
     plan = tree("resident")
-    plan["programs"][0]["tasks"] = ["a", *(f"t{n}" for n in range(40_000))]
-    plan["programs"][0]["round"] += [_op(f"z.s0.B{n}", "0.compute") for n in range(3000)]
+    plan["programs"][0]["tasks"] = ["a", *(f"t{n}" for n in range(10_000))]
+    plan["programs"][0]["round"] += [_op(f"z.s0.B{n}", "0.compute") for n in range(750)]
     plan["segments"] = _cut(plan["segments"] * 20_000, plan)
     return plan
 
@@ -95,7 +95,7 @@ def strange_edges() -> Tree:
     """An op that waits for many that are not there, and one that waits for itself often."""
     plan = tree("resident")
     first, second, *_ = plan["programs"][0]["round"]
-    second["after"] = [second["id"]] * 20_000
+    second["after"] = [second["id"]] * 5_000
     first["after"] = _cut([f"x{n}" for n in range(200_000)], plan)
     return plan
 
@@ -131,7 +131,7 @@ def many_streams() -> Tree:
 
 def many_races() -> Tree:
     """Everything at the same bytes, and nothing waits."""
-    plan = _plain(large(3000))
+    plan = _plain(large(750))
     for buffer in plan["programs"][0]["buffers"]:
         buffer["offset"] = 0
     for op in plan["programs"][0]["round"]:
@@ -141,7 +141,7 @@ def many_races() -> Tree:
 
 def many_ends() -> Tree:
     """Host buffers of many lengths at one place, each written by many streams."""
-    plan = _plain(large(2500))
+    plan = _plain(large(625))
     for number, buffer in enumerate(plan["host"]["buffers"]):
         buffer |= {"offset": 0, "bytes": 4096 + number}
     for op in plan["programs"][0]["round"]:
@@ -150,7 +150,7 @@ def many_ends() -> Tree:
 
 
 def many_rings() -> Tree:
-    plan = _plain(large(3000))
+    plan = _plain(large(750))
     ops = plan["programs"][0]["round"]
     for op in ops:
         op["after"] = [ops[-1]["id"]]
@@ -162,7 +162,7 @@ def missing_ops() -> Tree:
     plan = tree("resident")
     task, program = plan["tasks"][0], plan["programs"][0]
     shard = task["shards"][0] | {"in_bytes": 256}
-    task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(1500)]
+    task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(375)]
     small = program | {"buffers": [], "enter": [], "round": program["round"][:1], "leave": []}
     plan["programs"] = _cut([small | {"name": f"p{n}"} for n in range(9999)], plan)
     plan["segments"][0]["program"] = "p0"
@@ -174,31 +174,31 @@ def many_stays() -> Tree:
     plan = tree("fleet")
     for task in plan["tasks"]:
         shard = task["shards"][0] | {"in_bytes": 256}
-        task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(450)]
+        task["shards"] = [shard | {"first_layer": n, "end_layer": n + 1} for n in range(225)]
         plan["host"]["buffers"] += [
             {"name": f"{task['name']}.s{n}.state", "space": "host", "offset": 0, "bytes": 768}
-            for n in range(9, 450)
+            for n in range(9, 225)
         ]
     moved = [segment | {"read_us": 0, "write_us": 0} for segment in plan["segments"]]
     plan["segments"] = _cut(moved * 20_000, plan)
     return plan
 
 
-def many_kinds(most: int = MOST_BYTES) -> Tree:
+def many_kinds() -> Tree:
     """As many kinds of rounds as may be, in turn and back again, after a long enter."""
     turn = [*range(64), *range(62, -1, -1)]
     plan = _plain(kinded("resident", [[512, 512]] * 64, tuple((kind, 1) for kind in turn)))
     program = plan["programs"][0]
     again = program["enter"][0] | {"start_us": program["enter_us"], "end_us": program["enter_us"]}
-    program["enter"] += _cut([again | {"id": f"a.s0.P{n}"} for n in range(2, 20_000)], plan, most)
+    program["enter"] += _cut([again | {"id": f"a.s0.P{n}"} for n in range(2, 20_000)], plan)
     plan["prediction"]["makespan_us"] += 1
     return plan
 
 
-def many_runs(most: int = MOST_BYTES) -> Tree:
+def many_runs() -> Tree:
     """Runs of one round each, and a kind that is not there among them."""
     plan = _plain(kinded("resident", [[512, 512]] * 3, ((0, 1), (1, 1))))
-    runs = _cut([[n % 3, 1] for n in range(1 << 20)], plan, most)
+    runs = _cut([[n % 3, 1] for n in range(1 << 20)], plan)
     plan["segments"][0] |= {"rounds": len(runs), "kinds": runs}
     plan["tasks"][0]["steps"] = len(runs)
     return plan
@@ -209,20 +209,20 @@ def too_many_kinds() -> Tree:
     plan = _plain(kinded("resident", [[512, 512], [256]], ((0, 1), (1, 1))))
     program = plan["programs"][0]
     kind = program["kinds"][0] | {"ops": program["kinds"][0]["ops"][:1]}
-    program["kinds"] = _cut([kind] * 20_000, plan)[:-600]
+    program["kinds"] = _cut([kind] * 20_000, plan)[:-150]
     count = len(program["kinds"])
     plan["segments"][0] |= {"rounds": count, "kinds": [[n, 1] for n in range(count)]}
     return plan
 
 
-def many_programs(most: int = MOST_BYTES) -> Tree:
+def many_programs() -> Tree:
     """Tasks with a program and a segment each, all of which write the same host bytes."""
     plan = tree("resident")
     task, program, segment = plan["tasks"][0], plan["programs"][0], plan["segments"][0]
     text = msgspec.json.encode([task, program, segment, plan["host"]["buffers"]])
     size, count = len(text), 0
     made: list[Any] = [[], [], [], []]
-    while size < most - most // 16:
+    while size < MOST_BYTES - MOST_BYTES // 16:
         name = f"t{count}".encode()
         parts = text.replace(b'"a.', b'"' + name + b".").replace(b'"a"', b'"' + name + b'"')
         parts = parts.replace(b'"solo"', b'"' + name + b'"')
@@ -253,7 +253,7 @@ def long_names() -> Tree:
     """A name as long as the file, in the lines of many ops."""
     plan = tree("resident")
     for op in plan["programs"][0]["round"]:
-        op["after"] = ["x" * 100_000] * 2
+        op["after"] = ["x" * 25_000] * 2
     return plan
 
 
@@ -278,37 +278,37 @@ def many_bounds() -> Tree:
 
 def no_values() -> Tree:
     """Ops of the right shape, in an order in which every value is wrong."""
-    plan = _plain(large(3000))
+    plan = _plain(large(750))
     plan["programs"][0]["round"].reverse()
     for op in plan["programs"][0]["round"]:
         op["after"] = []
     return plan
 
 
-def many_ways(most: int = MOST_BYTES) -> Tree:
+def many_ways() -> Tree:
     """A program that every segment places on nodes in another way."""
-    plan = _plain(large(2500 * most // MOST_BYTES))
+    plan = _plain(large(312))
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["memory"] = program["memory"][:1] * 12
     plan["devices"] = [plan["devices"][0] | {"node": n // 12} for n in range(24)]
     ways = ([12 * (way >> k & 1) + k for k in range(12)] for way in range(4096))
-    plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan, most)
+    plan["segments"] = _cut([segment | {"devices": way, "rounds": 1} for way in ways], plan)
     return plan
 
 
-def many_nodes(most: int = MOST_BYTES) -> Tree:
+def many_nodes() -> Tree:
     """A device on a node of its own for every segment of one task."""
-    plan = _plain(large(600))
+    plan = _plain(large(150))
     program, (segment,) = plan["programs"][0], plan["segments"]
     program["memory"] = program["memory"][:1] * 2
     long = segment | {"devices": [9999, 9999]}
-    rows = _cut([[plan["devices"][0] | {"node": n}, long] for n in range(9999)], plan, most)
+    rows = _cut([[plan["devices"][0] | {"node": n}, long] for n in range(9999)], plan)
     plan["devices"] = [device for device, _ in rows]
     plan["segments"] = [segment | {"devices": [n, n - 1]} for n in range(1, len(rows))]
     return plan
 
 
-HOSTILE: dict[str, Callable[..., Tree]] = {
+HOSTILE: dict[str, Callable[[], Tree]] = {
     made.__name__: made
     for made in (
         *(endless_evaluations, endless_rounds, many_reaches, endless_microbatches, many_ties),

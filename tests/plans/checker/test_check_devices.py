@@ -3,8 +3,10 @@ refused by the name of the op that goes wrong."""
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import count
 
 import pytest
 from msgspec import structs
@@ -26,12 +28,18 @@ from support.edits import (
 from support.mutations import STRICT, bites, mutants
 from support.oracle import harm
 from support.passes import Where, breadth, greedy, in_turns, spread
+from support.searches import QUICK
 
+from planner.builder import build
 from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, executable
+from planner.lowering.trees import Join
 from planner.orders import Order, Places
+from planner.search.shapes import renamed
 from planner.shards.costs import TaskCosts
 from planner.shards.modes import Mode
+from plans.additions import additions
+from plans.checker import alike, check
 from plans.checker.check import violations
 from plans.schema import Plan
 from profiles.schema import Evaluation
@@ -95,7 +103,7 @@ def test_what_the_checker_passes_trains_the_right_numbers(name: str) -> None:
     assert harm(SOUND[name](), orders=3) is None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_passes_makes_a_sound_plan(seed: int) -> None:
     """Any device next, any shard next: with its copies and edges, it is proven."""
     rng = random.Random(seed)
@@ -112,7 +120,7 @@ def test_every_harmful_mutant_is_refused(name: str) -> None:
     def excused(_: Plan, found: list[str]) -> bool:
         return all(HARMLESS.search(line) for line in found)
 
-    assert bites(mutants(SOUND[name](), seed=1, limit=45), harm, excused).total() > 20
+    assert bites(mutants(SOUND[name](), seed=1, limit=38), harm, excused).total() > 15
 
 
 def moved(made: Plan, op_id: str, device: int) -> Plan:
@@ -170,18 +178,15 @@ CHANGES: dict[str, dict[str, Edit]] = {
     "data parallel on the host": {
         "a.s1.R1…no order between it and a.s1.X1": lambda p: edgeless(p, "a.s1.R1", "a.s1.X1")
     },
-    "rear": {
-        "a.s0.B1…expected a buffer of space '1'": lambda p: moved(p, "a.s0.B1", 1),
-    },
+    "rear": {"a.s0.B1…expected a buffer of space '1'": lambda p: moved(p, "a.s0.B1", 1)},
     "halves": {
-        "a.s1.W1: runs on 3.compute, but a.s1.I1 on 2.compute": lambda p: moved(p, "a.s1.W1", 3),
+        "a.s1.W1: runs on 3.compute, but a.s1.I1 on 2.compute": lambda p: moved(p, "a.s1.W1", 3)
     },
 }
 
 
 @pytest.mark.parametrize(("name", "said"), rows(CHANGES))
 def test_the_op_that_goes_wrong_is_named(name: str, said: str) -> None:
-    """Whatever is forgotten, confused or done twice."""
     refused(CHANGES[name][said](SOUND[name]()), said)
 
 
@@ -210,3 +215,97 @@ def test_an_evaluation_sends_boundaries_and_nothing_back() -> None:
     judge = structs.replace(made.programs[0], name="solo.eval", evaluates=True)
     judged = structs.replace(made, programs=(*made.programs, judge))
     refused(judged, "a.dx1.X0: only F, P and X of")
+
+
+@cache
+def twins() -> Plan:
+    """Three tasks of one shape, the names of which are parts of each other and of buffers'."""
+    task = synthetic.task("t", layers=4, seed=1, batch=2, param_bytes=1 << 20)
+    tasks = [structs.replace(task, name=name) for name in ("t", "t-t", "s0")]
+    problem = synthetic.problem(*tasks, usable_bytes=5 << 20)
+    return build(problem, profile_sha256="0" * 64, limits=QUICK)
+
+
+def test_any_change_of_one_of_them_is_found(monkeypatch) -> None:
+    """Each op of each twin without what it waits for: the same violations as where all programs
+    are proven by themselves."""
+    plan = twins()
+    changed = []
+    for at, program in enumerate(plan.programs):
+        for place, op in enumerate(program.round):
+            if op.after:
+                ops = list(program.round)
+                ops[place] = structs.replace(op, after=())
+                other = structs.replace(program, round=tuple(ops))
+                programs = (*plan.programs[:at], other, *plan.programs[at + 1 :])
+                changed.append(structs.replace(plan, programs=programs))
+    changed = changed[::21]
+    found = [violations(one) for one in changed]
+    assert sum(map(bool, found)) > len(found) // 2
+    serial = count()
+    monkeypatch.setattr(check, "likeness", lambda view: next(serial))
+    assert found == [violations(one) for one in changed]
+
+
+def test_a_task_called_like_a_stream_is_like_no_other() -> None:
+    plan = twins()
+    tasks = {task.name: task for task in plan.tasks}
+    host = {buffer.name: buffer for buffer in plan.host.buffers}
+    likes = set()
+    for name in ("0", "1", "host"):
+        program = renamed(plan.programs[0], name)
+        own = {name: structs.replace(tasks["t"], name=name)}
+        mine = {
+            name + key[1:]: structs.replace(buffer, name=name + key[1:])
+            for key, buffer in host.items()
+            if key.startswith("t.")
+        }
+        likes.add(alike.likeness(check.view(program, own, mine)))
+    assert len(likes) == 3
+
+
+def test_likeness_sees_sizes_and_places() -> None:
+    """Another offset, a longer buffer, or another shard makes another program."""
+    plan = twins()
+    tasks = {task.name: task for task in plan.tasks}
+    host = {buffer.name: buffer for buffer in plan.host.buffers}
+    views = [check.view(program, tasks, host) for program in plan.programs]
+    likes = [alike.likeness(view) for view in views]
+    assert len(set(likes)) == 1
+    first, *others = plan.programs[0].buffers
+    moved = structs.replace(first, offset=first.offset + 256)
+    program = structs.replace(plan.programs[0], buffers=(moved, *others))
+    assert alike.likeness(check.view(program, tasks, host)) != likes[0]
+    mine = next(name for name in host if name.startswith(f"{program.tasks[0]}."))
+    wider = host | {mine: structs.replace(host[mine], bytes=host[mine].bytes + 256)}
+    assert alike.likeness(check.view(plan.programs[0], tasks, wider)) != likes[0]
+
+
+IN_TURN, IN_HALVES = "(((0)+(1))+(2))+(3)", "((0)+(1))+((2)+(3))"
+
+
+def trees(heads: Sequence[int]) -> Iterator[tuple[Join, ...]]:
+    """All ways to add up the sums of these devices on device 0, two at a time."""
+    if len(heads) == 1:
+        yield ()
+    for to in heads:
+        for other in heads:
+            if other and other != to:
+                for rest in trees([head for head in heads if head != other]):
+                    yield (Join(to, other), *rest)
+
+
+def test_four_replicas_are_added_in_turn_or_in_halves() -> None:
+    """Any other order, though it counts every replica once, is refused by the update."""
+    made = piped.piped(synthetic.task("a", layers=1, batch=4), (0, 1), [tuple(range(4))], "gpipe")
+    vars(made)["homes"] = (0,)
+    seen = set()
+    for tree in trees(range(4)):
+        vars(made)["added"] = (tree,)
+        plan = piped.planned(made)
+        (told,) = additions(plan)["a"]
+        found = violations(plan)
+        seen.add(told.sum)
+        assert (not found) == (told.sum in (IN_TURN, IN_HALVES)), (tree, found)
+        assert all(line.startswith("a.s0.U0: finds gradients added as (") for line in found)
+    assert seen > {IN_TURN, IN_HALVES}

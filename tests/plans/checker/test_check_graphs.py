@@ -1,32 +1,40 @@
 """The checker on what shards keep from forward to backward (addresses, devices, reserve, copies),
 and on backwards in two parts: each once, in order, with what the first one left."""
 
+from functools import cache
+
 import pytest
 from msgspec.structs import replace
+from support import apart
 from support.edits import (
     Edit,
     change,
     drop,
+    edgeless,
     find,
     more,
     moved,
+    offset,
     reading,
     refused,
     rows,
     swapped,
+    with_buffer,
     with_memory,
     with_phase,
+    with_round,
     with_shard,
+    with_task,
     writing,
 )
-from support.handmade import KEPT, PLANS, halves, halves_saved, kept
+from support.handmade import CASTING, KEPT, NOTED, PLANS, halves, halves_saved
 from support.mutate_tasks import keep_graph
 from support.parts import SAVED, TRANSIENT
 from support.retime import retimed
-from support.rewrites import halved
 
+from planner.shards.modes import Mode
 from plans.checker.check import violations
-from plans.schema import Memory, Plan
+from plans.schema import Op, Plan
 
 
 def made(name: str) -> Plan:
@@ -72,7 +80,7 @@ AMONG: dict[str, dict[str, Edit]] = {
     "state": {
         "…runs on stream host.0, expected a compute stream": (
             lambda p: change(p, "a.s0.U0", stream="host.0")
-        ),
+        )
     },
     "packed": {
         "a.s0.F0: roles…-> ['y'], expected ['batch', 'param']": (
@@ -140,7 +148,6 @@ AMONG: dict[str, dict[str, Edit]] = {
 
 @pytest.mark.parametrize(("name", "said"), rows(ONLY))
 def test_one_mistake_is_told_once(name: str, said: str) -> None:
-    """By what it shows at first, with all numbers."""
     refused(ONLY[name][said](made(name)), said, only=True)
 
 
@@ -170,101 +177,10 @@ def test_a_graph_holds_its_input_too() -> None:
     ]
 
 
-def test_two_names_of_one_address_are_one_place() -> None:
-    """A backward may read its parameters under another name, if the bytes are the same."""
-    plan = made("saved")
-    (program,) = plan.programs
-    slot = next(b for b in program.buffers if b.name == "a.slot0")
-    program = replace(program, buffers=(*program.buffers, replace(slot, name="a.again")))
-    copies = tuple(
-        replace(op, writes={"param": "a.again"}) if op.id == "a.s0.P0" else op
-        for op in program.round
-    )
-    rest = tuple(
-        replace(op, reads={**op.reads, "param": "a.again"}) if op.id.startswith("a.s0.B") else op
-        for op in copies
-    )
-    found = violations(replace(plan, programs=(replace(program, round=rest),)))
-    assert not [line for line in found if "but the graph of" in line], found
-
-
-@pytest.mark.parametrize("name", ["saved", "packed"])
-def test_a_graph_stays_on_its_device(name: str) -> None:
-    """A backward on another device than its forward is refused, kept or packed."""
-    plan = made(name)
-    (program,) = plan.programs
-    moved = tuple(replace(b, name=f"{b.name}'", space="1") for b in program.buffers)
-    program = replace(program, buffers=(*program.buffers, *moved), memory=(program.memory[0],) * 2)
-    plan = replace(plan, programs=(program,), devices=(plan.devices[0],) * 2)
-    plan = replace(plan, segments=(replace(plan.segments[0], devices=(0, 1)),))
-    old = find(plan, "a.s0.B1")
-    reads = {role: f"{buffer}'" for role, buffer in old.reads.items()}
-    writes = {role: f"{buffer}'" for role, buffer in old.writes.items()}
-    found = violations(change(plan, old.id, stream="1.compute", reads=reads, writes=writes))
-    text = "a.s0.B1: runs on 1.compute, but a.s0.F1 on 0.compute"
-    assert [line for line in found if line.startswith(text)], found
-
-
-def test_a_graph_ends_with_its_backward() -> None:
-    """With a backward before the next forward there is but one graph at a time."""
-    plan = made("saved")
-    (program,) = plan.programs
-    ops = {op.id: op for op in program.round}
-    line = [ops[f"a.{use}{m}"] for m in range(2) for use in ("s0.F", "s1.B", "s0.B")]
-    others = [op for op in program.round if op.stream != "0.compute"]
-    plan = retimed(replace(plan, programs=(replace(program, round=(*others, *line)),)))
-    assert violations(with_reserve(plan, 100 + SAVED)) == []
-    assert violations(with_reserve(plan, 100 + SAVED - 1)) == [
-        f"a.s1.B0: needs {100 + SAVED} transient bytes, {SAVED} of them for 1 live graph(s), but "
-        f"device 0 of program 'solo' reserves {100 + SAVED - 1}"
-    ]
-
-
-def test_nothing_to_pack_has_no_buffer() -> None:
-    """A shard that packs no byte names no buffer for it."""
-    plan = with_shard(made("parked"), 0, saved_bytes=0)
-    for m in range(2):
-        plan = writing(plan, f"a.s0.F{m}", saved=None)
-        plan = reading(plan, f"a.s0.B{m}", saved=None)
-    assert violations(plan) == []
-
-
 def test_parameters_stay_until_the_second_part() -> None:
-    """An update between I and W is refused at both."""
     early = moved(halves(), "a.s1.U0", "a.s1.W1")
     refused(early, "a.s1.U0 round 0: reads grad")
     refused(early, "a.s1.W1 round 0: reads param")
-
-
-def test_what_is_left_holds_addresses() -> None:
-    """Parameters of the right version that lie elsewhere for W than for I are refused."""
-    plan = halved(kept(), late=True)
-    (program,) = plan.programs
-    slot = next(b for b in program.buffers if b.name == "a.slot1")
-    end = program.memory[0].slab_bytes
-    there = replace(slot, name="a.elsewhere", offset=end)
-    load = find(plan, "a.s1.P0")
-    gone = tuple(f"a.s1.{name}@-1" for name in ("W0", "W1", "U0"))
-    again = replace(load, id="a.s1.P1", writes={"param": there.name}, after=gone)
-    ops = [
-        replace(op, reads={**op.reads, "param": there.name}, after=(*op.after, "a.s1.P1"))
-        if op.id.startswith("a.s1.W")
-        else op
-        for op in program.round
-    ]
-    grown = replace(
-        program,
-        buffers=(*program.buffers, there),
-        memory=(Memory(end + there.bytes, program.memory[0].reserve_bytes),),
-        round=(again, *ops),
-    )
-    device = replace(plan.devices[0], budget_bytes=plan.devices[0].budget_bytes + there.bytes)
-    found = violations(retimed(replace(plan, programs=(grown,), devices=(device,))))
-    assert found == [
-        f"a.s1.W{m}: reads param from a.elsewhere at byte {end}, but the graph of a.s1.I{m} holds "
-        f"a.slot1 at byte {slot.offset}"
-        for m in range(2)
-    ]
 
 
 def test_the_reserve_holds_what_is_left() -> None:
@@ -278,21 +194,165 @@ def test_the_reserve_holds_what_is_left() -> None:
     ]
 
 
-def test_each_microbatch_may_be_split_or_not() -> None:
-    """B of one microbatch and I and W of another add to one gradient."""
-    plan = PLANS["pipeline"]()
-    both = halved(plan, late=True)
-    (program,) = both.programs
-    whole = find(plan, "a.s1.B0")
-    ops = [
-        replace(whole, writes={**whole.writes, "dx": first_dx(both)}) if op.id == "a.s1.I0" else op
-        for op in program.round
-        if op.id != "a.s1.W0"
-    ]
-    renamed = [
-        replace(
-            op, after=tuple(a.replace("s1.W0", "s1.B0").replace("s1.I0", "s1.B0") for a in op.after)
-        )
-        for op in ops
-    ]
-    assert violations(retimed(with_phase(both, program, "round", renamed))) == []
+RESIDENT = Mode("resident", "device", "saved")
+CUTS = (0, 1, 2, 3, 4, 6)  # shards 0, 3 and 4 hold layers 0, 3 and 5
+
+
+@cache
+def tied(mode: Mode = RESIDENT) -> Plan:
+    """Two microbatches; shard 0 owns what shards 3 and 4 use as well."""
+    task = apart.synthetic_task(((0, 3, 5),), batch=2)
+    return apart.planned(apart.problem(task), apart.strategy(task, mode, 1, CUTS))
+
+
+MADE = NOTED | CASTING | {"ties": tied}
+
+
+def early_copy(plan: Plan) -> Plan:
+    """A copy that comes before the notes has those of the step before."""
+    plan = moved(plan, "a.norm.S0", "a.s2.S0")
+    plan = change(plan, "a.norm.S0", after=("a.s0.N0@-1",))
+    return change(plan, "a.s2.N0", after=("a.norm.S0",))
+
+
+def noted_again(plan: Plan) -> Plan:
+    """On the way back to the first device the norms hold both shards."""
+    plan = change(plan, "a.s1.N0", after=("a.norm.X1@-1",))
+    return reading(plan, "a.s1.N0", norm="a.norm1")
+
+
+STATE, SLOT = {"param": "a.s0.state"}, {"param": "a.slot0"}
+REFUSED: dict[str, dict[str, Edit]] = {
+    "norms-device": {
+        "a.s1.U0 round 0: reads norm…expected a.norm of step 0, shard 0, 1 but": (
+            lambda p: moved(p, "a.s1.U0", "a.s0.N0")
+        ),
+        "a.s0.N1: N has index 0, not 1": (
+            lambda p: more(p, replace(find(p, "a.s0.N0"), id="a.s0.N1"), "a.s0.N0")
+        ),
+        "a.s0.N0 round 0: reads grad…with microbatches 0..1 but…microbatch 0": (
+            lambda p: moved(p, "a.s0.N0", "a.s0.B1")
+        ),
+        # of the step before
+        "a.s1.N0 round 0: reads norm…without shard 1": (
+            lambda p: reading(p, "a.s1.N0", norm="a.norm")
+        ),
+        "a.s0.N0: N is about gradients of parameters, of which s0 has 0": (
+            lambda p: with_shard(p, 0, grad_bytes=0)
+        ),
+    },
+    "norms-host": {
+        "a.norm.S0 round 0: reads norm": early_copy,
+        "a.norm.S0 round 0: …with no order between it and a.s0.U0": (
+            lambda p: edgeless(p, "a.s2.U0", "a.norm.S0")
+        ),
+        "a.s1.N0: there are no norms, task 'a' has 0 norm bytes": lambda p: with_task(
+            p, norm_bytes=0
+        ),
+        "a.norm.S0: there are no norms, task 'a' has 0 norm": lambda p: with_task(p, norm_bytes=0),
+        "a.s1.U0: roles ['grad', 'norm', 'param', 'state']": lambda p: with_task(p, norm_bytes=0),
+    },
+    "cast-streamed": {
+        "a.s0: casts its parameters from masters, but 32 of its 512 parameter bytes are trained; "
+        "others have none": lambda p: with_shard(p, 0, grad_bytes=32),
+        "a.s0: casts its parameters from masters, but its state has 32 bytes for 512": (
+            lambda p: with_shard(p, 0, state_bytes=32)
+        ),
+        "a.s2: casts its parameters from masters, but the task's precision is 'bf16-autocast', "
+        "expected 'bf16'": lambda p: with_task(p, precision="bf16-autocast"),
+    },
+    "cast-swapped": {
+        "a.s0.P0: roles ['param'] -> ['param'], expected": (
+            lambda p: change(p, "a.s0.P0", reads=STATE, writes=SLOT)
+        ),
+        "a.s0.P0: roles ['state'] -> ['param']": (
+            lambda p: with_task(p, shards=tuple(replace(s, cast=False) for s in p.tasks[0].shards))
+        ),
+    },
+    "ties": {
+        **{
+            f"{op} round 0: reads tied…expected a.s0 param version 0…a.s1 param": (
+                lambda p, op=op: reading(p, op, tied="0/s1.param")
+            )
+            for op in ("a.s3.F0", "a.s4.B0")
+        },
+        **{
+            f"{op}: roles…tied": lambda p, op=op: reading(p, op, tied=None)
+            for op in ("a.s3.F0", "a.s4.B0")
+        },
+        "a.s3.B0: reads tied from…the graph of a.s3.F0 holds 0/s0.param": (
+            lambda p: reading(p, "a.s3.B0", tied="0/s1.param")
+        ),
+        "a.s1.F0: roles": lambda p: reading(p, "a.s1.F0", tied="0/s0.param"),  # has no tied layer
+        "a.s0.B1…expected a.tie of step 0, microbatch 1…it holds a.tie of step 0": (
+            lambda p: reading(p, "a.s0.B1", tie="0/tie.0")
+        ),
+        # a sum that lacks one shard's part
+        "a.s0.B0…expected a.tie of step 0, microbatch 0, down to shard 3": (
+            lambda p: writing(reading(p, "a.s3.B0", tie="0/tie.1"), "a.s3.B0", tie="0/tie.1")
+        ),
+        "…reads tie from 0/tie.0…overwrote its bytes": (
+            lambda p: with_buffer(p, "0/tie.1", offset=offset(p, "0/tie.0"))
+        ),
+        "…tie has…bytes but 0/tie.0": lambda p: with_task(p, tie_bytes=p.tasks[0].tie_bytes + 256),
+        "…tied layers [0, 3, 5] lie in s0, s3, s4, expected": lambda p: with_task(p, tie_bytes=0),
+        "…tie bytes, but no tied layers lie in several shards": (
+            lambda p: with_task(p, ties=((4, 5),))
+        ),
+        "a: ties across shards are owned by s0, s1, expected one owner": (
+            lambda p: with_task(p, ties=((0, 5), (1, 3)))
+        ),
+        "…tied layers [0, 9] lie in no shard, s0": lambda p: with_task(p, ties=((0, 9),)),
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "said"), rows(REFUSED))
+def test_a_mistake_is_told(name: str, said: str) -> None:
+    """Each shard is noted once, when its gradient is whole; a cast makes what it is named after,
+    from masters that are whole and new; users of tied parameters read the owner's, and add up their
+    gradients, each microbatch by itself."""
+    refused(REFUSED[name][said](MADE[name]()), said)
+
+
+def test_norms_that_have_a_shard_do_not_get_it_again() -> None:
+    refused(noted_again(NOTED["norms-devices"]()), "a.s1.N0 round 0: ", only=True)
+
+
+def test_the_order_of_notes_is_free() -> None:
+    """Every shard has its own place in the norms, so the lower one may be noted first."""
+    plan = NOTED["norms-device"]()
+    one, other = find(plan, "a.s1.N0"), find(plan, "a.s0.N0")
+    first = replace(other, reads={"grad": other.reads["grad"]})
+    second = replace(one, reads={**one.reads, "norm": "a.norm"})
+    order = {"a.s1.N0": (), "a.s0.N0": (first, second)}
+    ops = [one for op in plan.programs[0].round for one in order.get(op.id, (op,))]
+    assert violations(with_round(plan, ops)) == []
+
+
+def test_notes_belong_in_the_round() -> None:
+    plan = PLANS["resident"]()
+    extra = Op("a.s0.N0", "0.compute", 0, 5, (), {"grad": "a.grad0"}, {"norm": "a.grad0"})
+    leave = [*plan.programs[0].leave, extra]
+    refused(with_phase(plan, plan.programs[0], "leave", leave), "a.s0.N0: belongs in round")
+
+
+@pytest.mark.parametrize("name", CASTING)
+def test_sound_plans_pass(name: str) -> None:
+    """Every way to train has one in which nothing of the parameters is on the host."""
+    plan = CASTING[name]()
+    assert violations(plan) == []
+    kept = {n for task in plan.tasks for n, s in enumerate(task.shards) if not s.cast}
+    held = {b.name for b in plan.host.buffers if b.name.endswith(".param")}
+    assert held == {f"{t.name}.s{n}.param" for t in plan.tasks for n in kept}
+
+
+@pytest.mark.parametrize("params", ["resident", "kept", "streamed"])
+@pytest.mark.parametrize("activations", ["recompute", "saved", "offload"])
+def test_plans_of_the_planner_are_sound(params: str, activations: str) -> None:
+    """Whatever happens to other shards, the owner's parameters are there all the time."""
+    update = "device" if params == "resident" else "host"
+    plan = tied(Mode(params, update, activations))  # type: ignore[arg-type]
+    assert violations(plan) == []
+    owner = {op.reads.get("tied") for op in plan.programs[0].round} - {None}
+    assert owner == {"0/s0.param"}

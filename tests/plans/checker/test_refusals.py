@@ -249,7 +249,6 @@ def test_one_mistake_is_told_once(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(("name", "said"), rows(AMONG))
 def test_a_mistake_is_among_what_follows_from_it(name: str, said: str) -> None:
-    """Races and times show at every op that they touch."""
     refused(AMONG[name][said](PLANS[name]()), said)
 
 
@@ -297,7 +296,6 @@ def test_buffers_outside_the_format_are_named(fields: dict[str, object], said: s
 
 
 def test_all_violations_come_at_once() -> None:
-    """Independent mistakes are all in one list."""
     plan = with_task(PLANS["streamed"](), batch=5, ties=((0, 5),))
     found = violations(with_prediction(plan, makespan_us=1))
     assert {line.split(":")[0] for line in found} == {"a", "prediction"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import handmade
-from support.noded import NODED, on_nodes, taken
+from support.noded import NODED, taken
 from support.retime import retimed
 
 import plans
@@ -16,9 +16,6 @@ from plans.order import (
     Reached,
     Run,
     due_of,
-    first_steps,
-    held,
-    homes,
     laid_out,
     node_count,
     nodes_of,
@@ -26,8 +23,6 @@ from plans.order import (
     rest,
     spans,
     store_bytes,
-    uses,
-    waits_for,
 )
 from plans.schema import Plan
 from profiles.errors import FormatError
@@ -89,7 +84,6 @@ def test_what_is_left_follows_what_is_done(case: tuple[str, Reached]) -> None:
 @settings(max_examples=8)
 @given(reached())
 def test_the_rest_of_a_sound_plan_is_sound(case: tuple[str, Reached]) -> None:
-    """By the checker, whatever is left of it."""
     plan, point = PLANS[case[0]], case[1]
     left = rest(plan, point)
     if any(segment.rounds for segment in left.segments):
@@ -97,7 +91,6 @@ def test_the_rest_of_a_sound_plan_is_sound(case: tuple[str, Reached]) -> None:
 
 
 def test_tasks_of_one_segment_have_to_be_at_one_point() -> None:
-    """Otherwise nobody can go on with it."""
     plan = handmade.shared()
     with pytest.raises(
         FormatError, match=r"segment 0 has tasks .*: b after step 1, a after step 2"
@@ -106,12 +99,10 @@ def test_tasks_of_one_segment_have_to_be_at_one_point() -> None:
 
 
 def test_each_waits_for_the_latest_that_claims_the_same() -> None:
-    """Not for those that the latest waits for itself."""
     assert predecessors([["a", 0], ["b", 1], ["a", 1], ["a", 0]]) == [set(), set(), {0, 1}, {0, 2}]
 
 
 def test_segments_begin_when_devices_and_tasks_are_free() -> None:
-    """And no sooner than they may."""
     plan = handmade.fleet()
     one = plan.programs[0]
     runs = [Run(one, (0,), 2), Run(one, (1,), 1), Run(one, (0,), 1, 10**9)]
@@ -119,33 +110,11 @@ def test_segments_begin_when_devices_and_tasks_are_free() -> None:
     assert (first.start_us, second.start_us, third.start_us) == (0, first.end_us, 10**9)
 
 
-def test_steps_are_counted_over_segments() -> None:
-    """Every segment goes on where the task's segments before it ended, in any hand-made plan."""
-    plan = handmade.fleet()
-    steps, waits = first_steps(plan), waits_for(plan)
-    for index, segment in enumerate(plan.segments):
-        for task in plan.trained(segment):
-            before = [n for n in range(index) if task in steps[n]]
-            done = plan.task(task).done + sum(plan.segments[n].rounds for n in before)
-            assert steps[index][task] == done
-            assert not before or any(n >= before[-1] for n in waits[index])
-
-
 def test_the_nodes_of_a_segment_are_those_of_its_devices() -> None:
-    """In its order of them."""
     plan = NODED["mixed"]()
     assert node_count(plan) == 2
     every = [nodes_of(plan, one) for one in plan.segments]
     assert every == [(0, 1), (1,), (0, 1), (1,), (0, 1), (1,)]
-
-
-def test_a_program_uses_the_stores_of_the_nodes_of_its_ops() -> None:
-    """Replicas that load their parameters do so on both nodes."""
-    plan = on_nodes(handmade.parallel(), (0, 1))
-    (program,) = plan.programs
-    assert uses(program, plan.tasks, (1, 0)) == {("a", 0): {0, 1}}
-    assert uses(program, plan.tasks, (1, 1)) == {("a", 0): {1}}
-    assert homes(plan) == {("a", 0): {0, 1}}
 
 
 @pytest.mark.parametrize("name", NODED)
@@ -155,25 +124,3 @@ def test_a_node_takes_memory_for_what_it_uses(name: str) -> None:
     nodes = range(node_count(plan))
     assert store_bytes(plan) == [taken(plan, node) for node in nodes]
     assert store_bytes(plan) == [sum(b - a for a, b in own) for own in spans(plan)]
-
-
-def test_on_one_node_the_store_is_whole() -> None:
-    """Whatever its ops name."""
-    plan = handmade.gang()
-    assert store_bytes(plan) == [plan.host.bytes] == [end for _, end in spans(plan)[0]]
-    assert held(plan) == [{("a", 0), ("a", 1), ("b", 0), ("b", 1)}]
-
-
-def test_a_stage_leaves_the_other_stages_store_alone() -> None:
-    """Each node holds the shard of its own."""
-    assert held(NODED["across"]()) == [{("a", 0)}, {("a", 1)}]
-    assert held(NODED["mixed"]()) == [{("a", 0)}, {("a", 1), ("b", 0), ("b", 1)}]
-
-
-def test_nodes_use_what_no_other_one_does() -> None:
-    """Of tasks apart, each the bytes of its own."""
-    plan = NODED["fleet"]()
-    for node, name in enumerate("ab"):
-        own = [b for b in plan.host.buffers if b.name.startswith(f"{name}.")]
-        covered = {at for begin, end in spans(plan)[node] for at in range(begin, end)}
-        assert covered == {at for b in own for at in range(b.offset, b.offset + b.bytes)}

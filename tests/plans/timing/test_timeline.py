@@ -1,27 +1,22 @@
 """Every op of every round on its device, at its time; phases, and unions of intervals."""
 
 from collections.abc import Iterable
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support import timetables
-from support.kinded import kinded
+from support.kinded import MOST, kinded
 
 from plans import timing
-from plans.schema import Plan, Program, Segment
+from plans.order import Reached, rest, task_runs
+from plans.schema import Op, Plan, Program, Segment
+from plans.timing import RoundKinds, Runs, kinds_of, of_kind, part, runs
 from plans.timing.intervals import uncovered
 
 MANY = ([[512, 512], [256]], tuple((n % 2, 2) for n in range(40)))  # runs of two kinds of rounds
-
-
-@pytest.mark.parametrize(
-    ("stream", "expected"), [("0.h2d", "3.h2d"), ("1.compute", "5.compute"), ("host.1", "host.5")]
-)
-def test_streams_take_the_devices_of_the_segment(stream: str, expected: str) -> None:
-    """A program's device k is the k-th device of its segment."""
-    assert timing.plan_stream(stream, (3, 5)) == expected
 
 
 def test_timeline_has_every_op_of_every_round_on_its_device() -> None:
@@ -52,15 +47,6 @@ def test_bars_repeated_are_the_timeline(plan: Plan) -> None:
     assert repeated == sorted(single)
 
 
-def test_a_bar_says_what_its_op_is_and_where() -> None:
-    """Task, kind, shard and microbatch by its name, device and lane by the plan's stream."""
-    plan = timetables.plan(rounds=2)
-    bar = next(bar for bar in timing.op_bars(plan) if bar.op.id == "d.s0.F1")
-    assert (bar.task, bar.kind, bar.shard, bar.microbatch) == ("d", "F", 0, 1)
-    assert (bar.device, bar.lane) == (1, "compute")
-    assert bar.us == bar.predicted_us == bar.op.end_us - bar.op.start_us
-
-
 def test_bars_of_a_window_leave_out_runs_of_rounds_beyond_it() -> None:
     """Of many runs of different kinds only those that are seen, each op at its time."""
     plan = kinded("streamed", *MANY)
@@ -73,18 +59,6 @@ def test_bars_of_a_window_leave_out_runs_of_rounds_beyond_it() -> None:
     starts = {(b.start_us + n * b.period_us, b.us) for b in found for n in range(b.rounds)}
     assert seen <= starts
     assert len(found) < len(list(timing.op_bars(plan))) // 10
-
-
-def test_phases_begin_where_the_program_says() -> None:
-    """Enter at the segment's start, rounds a period apart, leave after the last."""
-    op = timetables.tiny().programs[0].round[0]
-    program = Program("p", 1, ("a",), 10, 100, 130, 5, (), (), (op,), ())
-    segment = Segment("p", (0,), 4, 1000, 1445)
-    assert [phase[2:5] for phase in timing.phases(program, segment)] == [
-        (1000, 100, 1),
-        (1010, 100, 4),
-        (1440, 100, 1),
-    ]
 
 
 Spans = list[tuple[int, int]]
@@ -125,13 +99,95 @@ def test_uncovered_counts_points_outside_the_cover(spans: Spans, cover: Spans) -
     assert uncovered(spans, cover) == len(_points(spans) - _points(cover))
 
 
-def test_copies_are_exposed_where_their_own_device_does_not_compute() -> None:
-    """Overlapping copies count once, other devices and the host hide nothing."""
-    ops = [
-        ("0.h2d", 0, 10),
-        ("0.d2h", 5, 20),
-        ("0.compute", 8, 12),
-        ("1.compute", 0, 20),
-        ("host.0", 0, 20),
-    ]
-    assert timing.exposed_copy_us(ops) == {0: 16}
+KINDS = [[MOST, MOST], [256], [MOST, 256]]
+
+
+def each(whole: Runs) -> list[int]:
+    """The kind of every round."""
+    return [kind for kind, rounds in whole for _ in range(rounds)]
+
+
+def packed(kinds: list[int]) -> Runs:
+    return tuple((kind, len(list(same))) for kind, same in groupby(kinds))
+
+
+RUNS = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(packed)
+
+
+def made(whole: Runs, name: str = "streamed") -> tuple[Plan, Program, Segment]:
+    plan = kinded(name, KINDS, whole)
+    return plan, plan.programs[0], plan.segments[0]
+
+
+@given(RUNS, st.integers(0, 9), st.integers(0, 9))
+def test_a_part_has_the_kinds_of_its_rounds(whole: Runs, first: int, rounds: int) -> None:
+    """In their order, without two runs of one kind in a row."""
+    some = part(whole, first, rounds)
+    assert each(some) == each(whole)[first : first + rounds]
+    assert all(count for _, count in some)
+    assert all(one[0] != other[0] for one, other in pairwise(some))
+
+
+@given(RUNS)
+def test_the_kind_of_any_round_is_found(whole: Runs) -> None:
+    """Of a segment without kinds it is 0."""
+    _, _, segment = made(whole)
+    kinds = RoundKinds(segment)
+    assert [kinds[n] for n in range(segment.rounds)] == each(whole)
+    bare = replace(segment, kinds=())
+    assert runs(bare) == ((0, segment.rounds),)
+    assert RoundKinds(bare)[segment.rounds - 1] == 0
+
+
+def test_a_program_of_one_kind_has_its_round_and_no_others() -> None:
+    """Kind 0 is the program's own round."""
+    _, program, _ = made(((0, 1),))
+    for number, kind in enumerate(kinds_of(program)):
+        one = of_kind(program, number)
+        assert (one.round, one.tokens, one.kinds) == (kind.ops, kind.tokens, ())
+        assert (one.period_us, one.round_us) == (kind.period_us, kind.round_us)
+    assert kinds_of(program)[0].ops == program.round
+
+
+def written_out(program: Program, segment: Segment) -> list[tuple[int, int, int, Op]]:
+    """Start, end, round and op of every op, round after round."""
+    found = [(op.start_us, op.end_us, 0, op) for op in program.enter]
+    at, number = program.enter_us, 0
+    kinds = each(segment.kinds)
+    for n, kind in enumerate(kinds):
+        one = kinds_of(program)[kind]
+        found += [(at + op.start_us, at + op.end_us, number, op) for op in one.ops]
+        last = n + 1 == len(kinds) or kinds[n + 1] != kind
+        at, number = at + (one.round_us if last else one.period_us), number + 1
+    return found + [(at + op.start_us, at + op.end_us, 0, op) for op in program.leave]
+
+
+@given(RUNS)
+def test_times_are_those_of_rounds_one_by_one(whole: Runs) -> None:
+    """Rounds of a kind overlap; a run begins when the one before it has ended, leave behind all."""
+    plan, program, segment = made(whole)
+    wanted = sorted(written_out(program, segment), key=str)
+    found = [(p.start_us, p.end_us, p.round, p.op) for p in timing.timeline(plan)]
+    assert sorted(found, key=str) == wanted
+    end = max(end for _, end, _, _ in wanted)
+    assert end == timing.duration_us(program, segment.rounds, segment.kinds) == segment.end_us
+
+
+@given(RUNS)
+def test_devices_are_predicted_as_from_all_ops(whole: Runs) -> None:
+    """Compute and exposed copies of all rounds, whatever their kinds."""
+    plan, program, segment = made(whole)
+    ops = [(op.stream, start, end) for start, end, _, op in written_out(program, segment)]
+    (device,) = timing.device_times(plan)
+    assert device.exposed_copy_us == timing.exposed_copy_us(ops).get(0, 0)
+    assert device.compute_us == sum(b - a for name, a, b in ops if name == "0.compute")
+
+
+@given(RUNS, st.data())
+def test_what_is_left_has_the_kinds_that_were_to_come(whole: Runs, data: st.DataObject) -> None:
+    plan, _, segment = made(whole)
+    done = data.draw(st.integers(0, segment.rounds - 1))
+    left = rest(plan, Reached({"a": done}))
+    assert each(runs(left.segments[0])) == each(whole)[done:]
+    steps = [(run.first + n, run.kind) for run in task_runs(left, "a") for n in range(run.steps)]
+    assert steps == list(enumerate(each(whole)))[done:]
