@@ -1,4 +1,4 @@
-"""The plan format: a complete static timetable. README.md in this folder says what it means.
+"""The plan format: a complete static timetable. docs/plan.md says what it means.
 
 Integers only. Order within a stream and the `after` edges bind; times are predictions.
 """

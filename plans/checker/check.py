@@ -1,8 +1,8 @@
 """The checker: proves that a plan can run, fits, and trains the right numbers.
 
-It trusts neither planner nor executor and knows only the format. The rules are in README.md; each
-is a function that finds lines, one for each violation, which begin with the name of what breaks
-it. They are asked in stages: what one stage finds sound, the next looks up without care.
+It trusts neither planner nor executor, and knows the format. docs/promises.md has the rules; each
+is a function that finds lines, one for each violation, which begin with the name of what breaks it.
+They are asked in stages: what one stage finds sound, the next looks up without care.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Which roles an op reads and writes: the table of README.md, and part of rule 1 of the checker."""
+"""Which roles an op reads and writes: the table of docs/plan.md, part of rule 1 of the checker."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 """What the README says of one's own model, and of a Hugging Face config: as typed, to the end."""
 
-import re
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -28,9 +26,9 @@ README = Path(plans.__file__).parents[1] / "README.md"
 
 
 def snippet() -> str:
-    """The code of the README's section, with a few steps of a smaller model."""
-    section = README.read_text().split("## Bring your model", 1)[1].split("\n## ", 1)[0]
-    code = dedent("\n".join(re.findall(r"^(?: {4}.*)?$", section, re.MULTILINE))).strip()
+    """The file of the README's section, with a few steps of a smaller model."""
+    section = README.read_text().split("## Bring your model", 1)[1]
+    code = section.split("```python\n", 1)[1].split("```", 1)[0]
     smaller = {"1000": "4", "every=100": "every=2", "batches=8": "batches=2", "64)": "8)"}
     for told, short in (smaller | {"n_embd=64, n_layer=4": "n_embd=16, n_layer=2"}).items():
         assert told in code

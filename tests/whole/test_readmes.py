@@ -1,7 +1,8 @@
-"""The READMEs name files that exist, commands and options that are known."""
+"""Pages name files that exist, commands that parse and code that compiles; and they are short."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,49 +15,117 @@ pytest.importorskip("torch")
 import plans
 from executor.cli import main as executor_main
 from planner.cli import main as planner_main
+from profiles import console
 
 ROOT = Path(plans.__file__).parents[1]
-READMES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]
+DOCS = sorted(ROOT.glob("docs/*.md"))
+MAPS = sorted(ROOT.glob("*/README.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *MAPS, *DOCS]
 MAINS: dict[str, Callable[[list[str]], int]] = {"planner": planner_main, "executor": executor_main}
 
-each = pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+LINES = {ROOT / "README.md": 150, ROOT / "CONTRIBUTING.md": 80}
+LINES |= dict.fromkeys(MAPS, 60) | dict.fromkeys(DOCS, 150)
+DOCS_LINES, OTHER_LINES = 1600, 600  # in all; the changelog is counted in neither
+
+each = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def code(page: Path, language: str = "") -> list[str]:
+    """The fenced blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Package and arguments of every command line: in backticks, which may go over two lines, or
+    in a line of code, which may go on behind a backslash."""
+    text = page.read_text().replace("\\\n", " ")
+    inline = [" ".join(one.split()) for one in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    lines = [line.split("#")[0] for line in re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)]
+    found = [re.search(r"-m (planner|executor) ([a-z]+ .*)", one) for one in (*inline, *lines)]
+    return [(one[1], one[2]) for one in found if one]
+
+
+def anchors(page: Path) -> set[str]:
+    """What links within a page may name: its headings as code hosts write them."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @each
-def test_links_lead_somewhere(readme: Path) -> None:
-    """Links to pages and pictures of this repository."""
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", readme.read_text())
-    assert [link for link in links if not (readme.parent / link).exists()] == []
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links to pages, headings and pictures of this repository."""
+    broken = []
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+        target = page.parent / link if link else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{link}#{anchor}")
+    assert broken == []
 
 
 @each
-def test_files_that_are_named_exist(readme: Path) -> None:
-    """Python and C files with their folder, from the root or from the README's own folder."""
-    text = readme.read_text()
+def test_files_that_are_named_exist(page: Path) -> None:
+    """Python and C files with their folder, from the root, or from the page's own folder."""
+    text = page.read_text()
     files = re.findall(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|c)\b", text)
     files += [name.replace(".", "/") + ".py" for name in re.findall(r"-m (tests[\w.]+)", text)]
-    homes = ROOT, readme.parent
+    homes = ROOT, page.parent, ROOT / "planner"
     assert [f for f in files if not any((home / f).exists() for home in homes)] == []
 
 
+class Parsed(Exception):
+    """A command line was understood."""
+
+
 @each
-def test_options_that_are_named_are_known(readme: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every option of every command line, by the help of the command."""
-    unknown = []
-    for package, command, rest in re.findall(
-        r"python -m (planner|executor) ([a-z]+)([^`\n]*)", readme.read_text()
-    ):
-        with pytest.raises(SystemExit):
-            MAINS[package]([command, "--help"])
-        known = re.findall(r"(?<!\S)(?:-o|--[a-z0-9-]+)", capsys.readouterr().out)
-        named = re.findall(r"(?<!\S)(?:-o|--[a-z0-9-]+)", rest)
-        unknown += [f"{package} {command} {flag}" for flag in named if flag not in known]
-    assert unknown == []
+def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the parsers of the commands, which then do nothing."""
+
+    def dry(parser: console.Parser, arguments: list[str]) -> int:
+        parser.parse_args(arguments)
+        raise Parsed
+
+    monkeypatch.setattr(console, "run", dry)
+    refused = []
+    for package, line in commands(page):
+        try:
+            MAINS[package](shlex.split(line))
+        except Parsed:
+            continue
+        except SystemExit:
+            refused.append(f"{package} {line}")
+    assert refused == []
+
+
+@each
+def test_code_compiles(page: Path) -> None:
+    """Every block of Python."""
+    for number, block in enumerate(code(page, "python")):
+        compile(block, f"{page.name}, block {number}", "exec")
+
+
+@each
+def test_a_page_is_short(page: Path) -> None:
+    """No page has more lines than its kind may have."""
+    assert len(page.read_text().splitlines()) <= LINES[page]
+
+
+def test_all_pages_together_are_short() -> None:
+    """Those for users, and all others."""
+    lines = {page: len(page.read_text().splitlines()) for page in PAGES}
+    docs = sum(lines[page] for page in DOCS)
+    assert docs <= DOCS_LINES
+    assert sum(lines.values()) - docs <= OTHER_LINES
+
+
+def test_every_page_is_found_from_the_first() -> None:
+    """README links to all of docs/."""
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in DOCS if f"(docs/{page.name})" not in text] == []
 
 
 def test_commands_are_named_as_they_are_typed() -> None:
-    """In READMEs, notebooks and messages."""
-    texts = [*READMES, *ROOT.glob("notebooks/*.ipynb")]
+    """In pages, notebooks and messages."""
+    texts = [*PAGES, *ROOT.glob("notebooks/*.ipynb")]
     texts += [path for package in MAINS for path in (ROOT / package).rglob("*.py")]
     verbs = "build|check|show|compare|run|profile|estimate|sweep|lengths|export"
     command = re.compile(rf"(?<!-m )(?:`|run |with |: |; )(?:planner|executor) (?:{verbs})\b")

@@ -147,12 +147,12 @@ def test_a_column_of_kinds_is_the_shortest_way_to_cut_them(
     assert column(program, "cpu", steps, whole).us == min(map(us, cuts))
 
 
-README = Path(__file__).parents[3] / "planner" / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-it-plans.md"
 
 
-def test_the_readme_says_what_every_bound_is() -> None:
+def test_a_page_says_what_every_bound_is() -> None:
     """Its table has them in the order in which plans name them."""
-    _, _, table = README.read_text().partition("| bound | says |\n|---|---|\n")
+    _, _, table = PAGE.read_text().partition("| bound | says |\n|---|---|\n")
     rows, _, _ = table.partition("\n\n")
     assert [row.split(" | ")[0] for row in rows.split("\n")] == [f"| {one.name}" for one in NAMED]
 
