@@ -15,7 +15,6 @@ from pathlib import Path
 import plans
 from executor.devices import gpu_count
 from executor.errors import InterruptedRun, UsageError
-from executor.replay import NOTICE
 from plans.order import fastest, plan_for
 from plans.schema import Plan
 from profiles import console
@@ -83,7 +82,7 @@ def following(path: Path, book: plans.Book, train: Callable[[int, Notice], int])
         try:
             return train(count, changed)
         except InterruptedRun as error:
-            if error.number != NOTICE or not changing:  # a signal of that number
+            if not (changing and error.whole):  # a signal ended it
                 raise
         start_us = 0
 

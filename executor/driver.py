@@ -146,7 +146,8 @@ def _replay(
     troubles = _closed(journal, end)
     if replay.interrupted:
         stepped_s = recorder.origin + max(recorder.ended_us.values(), default=0) / 1e6
-        raise InterruptedRun("; ".join([error, *troubles]), replay.interrupted, stepped_s)
+        told, number = "; ".join([error, *troubles]), replay.interrupted
+        raise InterruptedRun(told, number, stepped_s, whole=replay.whole)
     if error:
         raise RunError("; ".join([error, *troubles]))
     return Result(

@@ -29,11 +29,11 @@ class RunError(GantryError):
 
 class InterruptedRun(RunError):
     """A signal ended the run: the exit code that a shell has for it. stepped_s: the
-    time.perf_counter() when its latest step was complete."""
+    time.perf_counter() when its latest step was complete; whole: its rounds had ended."""
 
-    def __init__(self, message: str, number: int, stepped_s: float) -> None:
+    def __init__(self, message: str, number: int, stepped_s: float, *, whole: bool) -> None:
         super().__init__(message)
-        self.number, self.stepped_s = number, stepped_s
+        self.number, self.stepped_s, self.whole = number, stepped_s, whole
         self.exit_code = 128 + number
 
 

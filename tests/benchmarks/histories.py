@@ -43,10 +43,14 @@ def history(rng: random.Random, folder: Path) -> str:
         run: list[object] = ["-m", "executor", "run", "x.book", "-o", "x"]
         command = [*run, "--devices-file", NOW] if processes == 1 else torchrun(processes, *run)
         begun = time.monotonic()
-        code = ended(started(command, Path("said"), folder, EVENTS=events), LIMIT_S)
+        start = started(command, Path("said"), folder, EVENTS=events)
+        try:
+            code = ended(start, LIMIT_S)
+            assert events or not code, f"ended with {code}"
+        except AssertionError as error:
+            said = (folder / "said").read_text()[-2000:]
+            raise AssertionError(f"{told}, {processes}({events}): {error}: {said}") from None
         told.append(f"{processes}({events}) {code}, {time.monotonic() - begun:.0f} s")
-        if not events and code:
-            raise AssertionError(f"ended with {code}: {(folder / 'said').read_text()[-2000:]}")
     with chdir(folder):
         expect_plain("x")
     return "; ".join(told)

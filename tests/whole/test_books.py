@@ -68,8 +68,10 @@ def test_a_device_that_comes_is_left_where_a_start_takes_longer_than_it_saves(
     assert len(list(runlog.files("x"))) == 1
 
 
-def test_devices_that_are_back_before_rounds_have_ended_train_on(book: None) -> None:
-    """By the plan that they had; a signal of the same number ends the run."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_devices_that_are_back_before_rounds_have_ended_train_on(book: None, whole: bool) -> None:
+    """By the plan that they had; a signal that ends the rounds before their time ends the run, and
+    so does one that comes without a change."""
     known, counts = plans.book_from(Path("x.book").read_bytes(), "x.book"), list[int]()
 
     def train(devices: int, changed: Callable[[int], str]) -> int:
@@ -78,12 +80,12 @@ def test_devices_that_are_back_before_rounds_have_ended_train_on(book: None) -> 
             Path(NOW).write_text("one\n")
             assert changed(10**9)
             Path(NOW).write_text("one\ntwo\n")
-        raise InterruptedRun("rounds have ended", NOTICE, 0.0)
+        raise InterruptedRun("rounds have ended", NOTICE, 0.0, whole=whole)
 
     Path(NOW).write_text("one\ntwo\n")
     with pytest.raises(InterruptedRun):
         following(Path(NOW), known, train)
-    assert counts == [2, 2]
+    assert counts == ([2, 2] if whole else [2])
 
 
 def test_processes_that_no_plan_is_for_stay_idle(book: None) -> None:
