@@ -14,9 +14,9 @@ _STEPS = 20  # that are looked at together
 _LEAST_US = 10_000_000  # of them, planned: shorter ones vary by themselves
 
 
-class Pace(msgspec.Struct, frozen=True, array_like=True):
+class Pace(msgspec.Struct, array_like=True):
     """What a device took for the ops it computed, and what the plan has for them. op: the one that
-    was late by most, with its two times."""
+    was late by most, with its two times. It is counted up in place: every op of a run comes by."""
 
     actual_us: int = 0
     planned_us: int = 0
@@ -24,10 +24,12 @@ class Pace(msgspec.Struct, frozen=True, array_like=True):
     op_us: int = 0
     op_planned_us: int = 0
 
-    def __add__(self, other: "Pace") -> "Pace":
-        worst = max(self, other, key=lambda pace: pace.op_us - pace.op_planned_us)
-        actual, planned = self.actual_us + other.actual_us, self.planned_us + other.planned_us
-        return Pace(actual, planned, worst.op, worst.op_us, worst.op_planned_us)
+    def count(self, us: int, planned_us: int, op: str, op_us: int, op_planned_us: int) -> None:
+        """Count so much more, of which this op was late by most."""
+        self.actual_us += us
+        self.planned_us += planned_us
+        if op_us - op_planned_us > self.op_us - self.op_planned_us:
+            self.op, self.op_us, self.op_planned_us = op, op_us, op_planned_us
 
 
 class Paces:
@@ -45,13 +47,14 @@ class Paces:
             if isinstance(line, OpRecord) and (known := self._ops(line.segment).get(line.op)):
                 device, planned_us = known
                 us = line.end_us - line.start_us
-                self._paces[device] += Pace(us, planned_us, line.op, us, planned_us)
+                self._paces[device].count(us, planned_us, line.op, us, planned_us)
             self._steps += isinstance(line, StepRecord)
 
     def merge(self, paces: Mapping[int, Pace]) -> None:
         """Count what these devices of other processes did."""
         for device, pace in paces.items():
-            self._paces[device] += pace
+            own = self._paces[device]
+            own.count(pace.actual_us, pace.planned_us, pace.op, pace.op_us, pace.op_planned_us)
 
     def taken(self) -> dict[int, Pace]:
         """The paces since the last look."""
