@@ -204,6 +204,7 @@ def pressed() -> list[Task]:
     def last(step: int) -> tuple[Tensor, Tensor]:
         number, _, at = os.environ.get("PRESS", "").partition("@")
         if at == str(step):
+            time.sleep(float(os.environ.get("LATE", "0")))
             os.kill(os.getpid(), int(number))
             time.sleep(float(os.environ.get("HOLD", "0.3")))  # until the run has heard of it
         return rows(step)
@@ -227,12 +228,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("heard")
 def test_a_round_has_no_longer_than_the_grace(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its data come after three seconds: the run ends before, and says in which op."""
+    """It has begun when the signal comes, and its data come four seconds later: the run ends
+    before, and says in which op."""
     monkeypatch.setenv("PRESS", f"{signal.SIGTERM}@5")
+    monkeypatch.setenv("LATE", "1")
     monkeypatch.setenv("HOLD", "4")
     begun = time.monotonic()
     said = executor_cli("run", two / "first.json", "-o", "x", "--grace", "0.5")
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 5
     assert said.err.startswith("SIGTERM: tasks end their rounds within 0.5 s and are kept in x; a ")
     assert said.code == 128 + signal.SIGTERM
     assert re.match(
