@@ -50,12 +50,12 @@ class Stretch:
 
     @property
     def free(self) -> float:
-        """What all of it would train."""
+        """The work of all of it."""
         return self.pace.rate * (self.end_us - self.at_us) if self.pace else 0.0
 
     @property
     def starting(self) -> float:
-        """What a start would have trained meanwhile."""
+        """The work that its start takes away."""
         waits_us = min(max(0, self.ready_us - self.at_us), self.end_us - self.at_us)
         return self.pace.rate * waits_us if self.pace else 0.0
 
@@ -99,7 +99,7 @@ def stretches(
     *,
     notice: bool = False,
 ) -> list[Stretch]:
-    """What happens on these numbers of devices, in turn, until `end_us`. start_us: from a change
+    """The stretches of these numbers of devices, in turn, until `end_us`. start_us: from a change
     until the next step begins; the first start costs nothing. notice: devices that go say so
     before, so that nothing is lost with them."""
     best, found = _best(paces), list[Stretch]()

@@ -15,8 +15,8 @@ _LEAST_US = 10_000_000  # of them, planned: shorter ones vary by themselves
 
 
 class Pace(msgspec.Struct, array_like=True):
-    """What a device took for the ops it computed, and what the plan has for them. op: the one that
-    was late by most, with its two times. It is counted up in place: every op of a run comes by."""
+    """The time of a device's ops, actual and planned. op: the one that was late by most, with its
+    two times. It is counted up in place: every op of a run comes by."""
 
     actual_us: int = 0
     planned_us: int = 0

@@ -132,7 +132,7 @@ def _show_book(options: argparse.Namespace, data: bytes) -> int:
 
 
 def _start(asked: str | None) -> tuple[int, str]:
-    """What a start takes, as it is given or as those of a run took on average; and which it is."""
+    """The time of a start, given or the mean of those of a run; and a text that says which."""
     if asked is None:
         return START_US, "assumed; --start"
     with suppress(ValueError):

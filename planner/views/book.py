@@ -46,13 +46,13 @@ def _kept_us(plan: Plan) -> int:
 
 
 def _loss_us(plan: Plan, start_us: int) -> int:
-    """What the loss of a device costs on average."""
+    """The time that the loss of a device costs on average."""
     return _kept_us(plan) // 2 + start_us
 
 
 def _joined(book: Book, plan: Plan, start_us: int) -> str:
-    """How much has to be left for a change to this plan to pay, from the fastest on the devices of
-    the line above."""
+    """The time that has to be left for a change to this plan to pay, from the fastest plan on the
+    devices of the line above."""
     at = book.plans.index(plan)
     if not at:
         return "-"

@@ -75,7 +75,7 @@ def plan_for(book: Book, devices: int, nodes: int, where: str) -> Plan:
 
 
 def unlike(book: Book) -> Iterator[str]:
-    """What keeps the plans of a book from being one training, a line each; the same sizes twice,
+    """The reasons why the plans of a book are not one training, a line each; the same sizes twice,
     too."""
     first, *others = book.plans
     sizes = [(node_count(plan), len(plan.devices)) for plan in book.plans]
