@@ -187,7 +187,7 @@ def load(path: str | Path) -> RunLog:
 
 
 def starts_us(path: str | Path) -> list[int]:
-    """How long each start took that a run went on with, until its first op, as far as that was
+    """The time of each start that a run went on with, until its first op, as far as that was
     measured. `path`: its folder, or a log. A log begins with the restarts of those before it."""
     found: dict[RestartRecord, int] = {}
     for log in map(load, files(path)):
