@@ -6,6 +6,7 @@ Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad inpu
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import plans
 import profiles
 from executor import report, run
 from executor.books import Notice, book_in, chosen, following
-from executor.errors import InterruptedRun, UsageError
-from executor.records import Options, Result, above
+from executor.errors import InterruptedRun, RunError, UsageError
+from executor.records import Options, Result, above, try_exports
 from executor.workload import (
     NO_CACHE,
     Task,
@@ -210,6 +211,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "of a plan book: train on as many devices as that file has lines, and go on with others "
     text += "when they change"
     parser.add_argument("--devices-file", type=Path, metavar="FILE", help=text)
+    text = (
+        "in the end write each trained model to a folder of its name there, for `from_pretrained`"
+    )
+    parser.add_argument("--save", type=Path, metavar="DIR", help=text)
     parser.set_defaults(command=_run, begun_s=None)
 
 
@@ -322,12 +327,29 @@ def _finished(
 ) -> int:
     """Train and report; the exit code."""
     plan, tasks, options = given
+    if arguments.save:
+        trained = {t.name: sum(shard.grad_bytes for shard in t.shards) for t in plan.tasks}
+        try_exports(arguments.save, trained)
     result = train(plan, tasks, options)
+    if arguments.save:
+        result = _saved(arguments.save, plan, result)
     show = report.to_json if arguments.json else report.table
     print(show(plan, result, _folder(arguments)), flush=True)
     for error in result.troubles:
         console.fail(error, 1)
     return 1 if result.dropped or result.troubles else 0
+
+
+def _saved(folder: Path, plan: Plan, result: Result) -> Result:
+    """Write the models of all tasks that were not dropped; the result, with what went wrong."""
+    troubles = []
+    for name in (task.name for task in plan.tasks if task.name not in result.dropped):
+        try:
+            result.save(name, folder / name)
+            console.note(f"{folder / name}: written")
+        except RunError as error:
+            troubles.append(str(error))
+    return replace(result, troubles=(*result.troubles, *troubles))
 
 
 def _folder(arguments: argparse.Namespace) -> Path:

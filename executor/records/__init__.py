@@ -1,6 +1,7 @@
 """A run's options and records: its folder, progress, result."""
 
 from executor.records.earlier import Earlier
+from executor.records.exporting import try_exports
 from executor.records.folder import again
 from executor.records.journal import Journal, drop_text
 from executor.records.logfile import PartLog

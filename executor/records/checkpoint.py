@@ -44,9 +44,9 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
     """
     seen: dict[int, torch.dtype] = {}
     content: dict[str, Any] = {
-        "model": {name: _alone(value, seen) for name, value in task.whole().state_dict().items()},
+        "model": {name: alone(value, seen) for name, value in task.whole().state_dict().items()},
         "optimizer": {
-            name: {key: _alone(value, seen) for key, value in state.items()}
+            name: {key: alone(value, seen) for key, value in state.items()}
             for name, state in task.optimizer_state().items()
         },
         "step": step,
@@ -253,7 +253,7 @@ def own(value: object) -> object:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _alone(value: object, seen: dict[int, torch.dtype]) -> object:
+def alone(value: Any, seen: dict[int, torch.dtype]) -> Any:
     """The tensor as one of nothing but its own bytes, which stay where they are if they can.
 
     `seen`: dtypes by address, since torch saves no bytes that are shown as two."""

@@ -1,11 +1,13 @@
 """The result of a run: trained models, losses, and measurements."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from executor.records.checkpoint import own
+from executor.records.exporting import export
 from executor.shards import HostStore
 from plans.runlog import DropRecord, StopRecord
 
@@ -42,6 +44,11 @@ class Result:
         until another one is asked for.
         """
         return self.store.at_hand(task).whole()
+
+    def save(self, task: str, folder: str | Path) -> None:
+        """Write the trained model as a folder that other libraries read, see
+        `records/exporting.py`."""
+        export(self.model(task), Path(folder))
 
     def optimizer_state(self, task: str) -> dict[str, dict[str, Any]]:
         """Each parameter's optimizer state by the model's own parameter name."""

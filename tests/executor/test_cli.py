@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from support import handmade
 from support.fit import fit, known_as
 from support.forked import server
@@ -21,7 +23,7 @@ from support.plain import train
 import plans
 from executor import cli
 from executor.cli import main
-from executor.records import Options
+from executor.records import Options, exporting
 from executor.replay import Limits
 from executor.workload import load
 from plans import runlog
@@ -97,6 +99,28 @@ def test_json_and_checkpoint(plan: Plan, capsys: pytest.CaptureFixture[str]) -> 
     assert Path("x/a.pt").stat().st_size < 2 * plan.host.bytes
     assert {path.name for path in Path("x").iterdir()} == {"plan.json", "log.jsonl", "a.pt"}
     assert Path("x/plan.json").read_bytes() == Path("plan.json").read_bytes()
+
+
+def test_saved_models(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder for each task; a place that cannot be is one line, before anything is trained; what
+    fails at the end is told, and the command again writes only that."""
+    Path("file").touch()
+    assert main(["run", "plan.json", "--save", "file"]) == 2
+    said = "error: file: cannot be made: File exists; give another path\n"
+    assert capsys.readouterr().err == said
+    assert not Path("runs").exists()
+    with mock.patch.object(exporting, "_put", side_effect=OSError(5, "Input/output error")):
+        assert main(["run", "plan.json", "--save", "exports"]) == 1
+    captured = capsys.readouterr()
+    said = "exports/a: cannot be written: OSError: [Errno 5] Input/output error"
+    assert captured.err == f"error: {said}\n"
+    assert f"not written: {said}" in captured.out
+    assert main(["run", "plan.json", "--save", "exports"]) == 0
+    assert capsys.readouterr().err.endswith("exports/a: written\n")
+    saved = torch.load("runs/plan/a.pt")["model"]
+    read = load_file("exports/a/model.safetensors")
+    assert saved.keys() == read.keys()
+    assert all(torch.equal(saved[name], read[name]) for name in read)
 
 
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,13 +16,14 @@ from executor.workload.task import Evaluation, Task
 
 class Plain(NamedTuple):
     """losses: one per step; params and state by the model's own parameter names, buffers too.
-    val_losses: of evaluations, by the steps done."""
+    val_losses: of evaluations, by the steps done. saved: the names in the model's state dict."""
 
     losses: list[float]
     params: dict[str, Tensor]
     state: dict[str, dict[str, Any]]
     buffers: dict[str, Tensor]
     val_losses: dict[int, float]
+    saved: Set[str]
 
 
 Share = int | Sequence["Share"]
@@ -56,7 +57,7 @@ def train(
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = {name: loop.state(p) for name, p in model.named_parameters()}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    return Plain(losses, params, state, buffers, val_losses)
+    return Plain(losses, params, state, buffers, val_losses, model.state_dict().keys())
 
 
 class Loop:
