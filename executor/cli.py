@@ -105,7 +105,10 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     text = "default: what is free"
     parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
     text = "tokens of the sequences that tasks with lengths are measured with, like "
-    text += "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths"
+    text += (
+        "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths; "
+    )
+    text += "of hf: workloads, which then have made-up documents of up to so many tokens"
     tokens = console.listed(console.whole(1, LARGEST))
     parser.add_argument("--lengths", type=tokens, default=(), metavar="TOKENS", help=text)
     text = "measure files there, so that idle tasks can wait on that disk"
@@ -123,6 +126,8 @@ def _workload(arguments: argparse.Namespace) -> str:
     if text.startswith("hf:"):
         from executor.workload import huggingface
 
+        if arguments.lengths:
+            asked["longest"] = max(arguments.lengths)
         return huggingface.completed(text, asked) + ending
     for name in asked:
         raise UsageError(f"--{name} is for hf: workloads; {text} says its own, so leave it out")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from executor.errors import WorkloadError
 
@@ -91,14 +90,14 @@ def _at_once(
     q: Tensor, k: Tensor, v: Tensor, sizes: Sequence[int], scale: float, window: int | None
 ) -> Tensor:
     """All sequences by torch's kernel: (heads, tokens, width) -> (tokens, heads, width)."""
+    from torch.nn.attention.varlen import varlen_attn
+
     ends = torch.tensor([*accumulate(sizes, initial=0)], dtype=torch.int32, device=q.device)
-    longest, reach = max(sizes), -1 if window is None else window - 1
+    most, reach = max(sizes), -1 if window is None else window - 1
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    shared, window_size = k.shape[1] < q.shape[1], (reach, 0)
     mixed = varlen_attn(
-        *(x.transpose(0, 1) for x in (q, k, v)),
-        *(ends, ends, longest, longest),
-        scale=scale,
-        window_size=(reach, 0),
-        enable_gqa=len(k) < len(q),
+        q, k, v, ends, ends, most, most, scale=scale, window_size=window_size, enable_gqa=shared
     )
     assert isinstance(mixed, Tensor)
     return mixed

@@ -72,14 +72,13 @@ class Documents:
 
     def lengths(self) -> NDArray[np.uint32]:
         """The tokens of each document. WorkloadError where there are none."""
-        each = (len(_tokens(self.given[n])) for n in range(len(self.given)))
-        found = np.fromiter(each, np.uint32, len(self.given))
+        if not (count := len(self.given)):
+            raise WorkloadError("there are no documents; give some")
+        each = (len(_tokens(self.given[n])) for n in range(count))
+        found = np.fromiter(each, np.uint32, count)
         if not found.all():
-            n = int(found.argmin())
             raise WorkloadError(
-                f"document {n} of {len(found)} has no tokens; leave it out"
-                if len(found)
-                else "there are no documents; give some"
+                f"document {int(found.argmin())} of {count} has no tokens; leave it out"
             )
         return found if self.longest is None else found.clip(max=self.longest)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.cli import executor_cli, refused
+from support.cli import executor_cli, refused, succeeded
 
+import profiles
 from executor.errors import WorkloadError
 from executor.workload import build, huggingface, load
 
@@ -72,6 +73,32 @@ def test_a_reference_carries_everything(tmp_path: Path) -> None:
     assert load(ref)[1] == said != load(f"{name}?batch=3&seq=4")[1]
 
 
+def test_made_up_documents_have_lengths(tmp_path: Path) -> None:
+    """The longest is as long as asked for, most are shorter; another seed makes others."""
+    name = folder(tmp_path, "GPT2Config", GPT2)
+    (task,), (other,) = (
+        load(f"{name}?longest=32&batch=4&steps=9&seed={seed}")[0] for seed in (0, 1)
+    )
+    assert (len(task.lengths), task.batch, task.steps) == (36, 4, 9)
+    assert max(task.lengths) == 32 > 4 * sorted(task.lengths)[18]
+    ((inputs, targets),) = task.data([0])
+    assert torch.equal(inputs["input_ids"][1:], targets[:-1])
+    assert 0 <= int(targets[:-1].min()) <= int(targets.max()) < GPT2["vocab_size"]
+    assert not torch.equal(inputs["input_ids"], other.data([0])[0][0]["input_ids"])
+
+
+def test_lengths_on_the_command_line_make_documents(tmp_path: Path) -> None:
+    """Of up to the longest that is measured, packed; the reference says so."""
+    name = folder(tmp_path, "GPT2Config", GPT2 | {"n_positions": 256})
+    call = ("profile", name, "--lengths", "32,64,128,256", "--device-memory", "64MiB")
+    path = tmp_path / "x.json"
+    succeeded(executor_cli(*call, "--batch", 4, "--steps", 3, "--samples", 1, "-o", path))
+    (made,) = profiles.load(path).tasks
+    assert "longest=256" in made.workload.ref
+    assert made.lengths
+    assert (made.lengths.longest, made.lengths.why_not) == (256, "")
+
+
 def test_weights_in_the_folder_are_used(tmp_path: Path) -> None:
     """A folder with weights gives the model that was saved."""
     saved = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2))
@@ -92,6 +119,8 @@ def test_weights_in_the_folder_are_used(tmp_path: Path) -> None:
         ("?batch=many", "Expected `int`, got `str` - at `.\\.batch`"),
         ("?color=red", "unknown field `color`; options are task, batch"),
         ("?seq=64", "seq is 64, the model takes 32 at most"),
+        ("?longest=64", "longest is 64, the model takes 32 at most"),
+        ("?longest=8&task=masked-lm", "longest is for causal-lm; leave it out for masked-lm"),
         ("?precision=int8", "'int8' - at `.\\.precision`; .* precision one of fp32"),
     ],
 )
