@@ -76,7 +76,7 @@ def attend(
         rule = _Rule(tuple(sizes), scale, sliding_window, dropout, drawn)
         mixed: Tensor = _Written.apply(q, k, v, rule)  # type: ignore[no-untyped-call]
     else:
-        each = zip(*(x[None].split(sizes, 2) for x in (q, k, v)), strict=True)
+        each = zip(*(torch.split(x[None], sizes, 2) for x in (q, k, v)), strict=True)
         mix = partial(F.scaled_dot_product_attention, scale=scale, is_causal=True)
         (mixed,) = torch.cat([mix(*part) for part in each], 2)
     return mixed.transpose(0, 1)[None], None
