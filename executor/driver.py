@@ -30,7 +30,7 @@ from executor.numerics import MemoryMeter
 from executor.records import Earlier, Journal, Options, Result, checkpoint, drop_text, folder
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
-from executor.workload import Task
+from executor.workload import Task, reading
 from plans.order import waiting
 from plans.part import Part
 from plans.runlog import End
@@ -80,6 +80,7 @@ def run(
     part = others.part if others else Part.whole(left)
     with (
         folder.opened(options, plan) as files,
+        reading(tasks),
         machine(part) as (devices, memory),
     ):
         saved = checkpoint.load(options.folder, left.tasks)

@@ -50,7 +50,7 @@ from executor.errors import (
 from executor.records import Options, PartLog, Result, checkpoint
 from executor.replay import Recorder
 from executor.shards import Cutter, HostStore, Shared
-from executor.workload import Task
+from executor.workload import Task, reading
 from plans.order import Reached, rest
 from plans.part import Part
 from plans.schema import Plan
@@ -226,7 +226,7 @@ def _followed(plan: Plan, tasks: Sequence[Task], options: Options, cut: Cutter, 
         worker = Worker(part, store, devices, recorder, options, peers, stores, log.note, met.ahead)
         mesh.listen(worker.hear)
         gc.freeze()
-        with closing(log):
+        with closing(log), reading(tasks):
             return worker.work()
 
 

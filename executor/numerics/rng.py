@@ -9,6 +9,7 @@ of a later microbatch is found by fast-forwarding over the draws of those before
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -209,26 +210,31 @@ class RandomMode(OpMode):
     """While active in a thread, its random ops draw from `state`, which moves on with them.
 
     `refusal`: a random op is an error with these words, as in a backward, which must not draw; ops
-    that may draw, as attention does with dropout, are run to see if they do.
+    that may draw, as attention does with dropout, are run to see if they do. `apart`: of data,
+    which may have generators of its own, and whose draws no mode around this one sees.
     """
 
-    def __init__(self, state: Tensor, refusal: str = "") -> None:
+    def __init__(self, state: Tensor, refusal: str = "", *, apart: bool = False) -> None:
         super().__init__()
         self.state = state
-        self._refusal = refusal
+        self._refusal, self._apart = refusal, apart
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None and not self._refusal:
+            if self._apart:
+                return func(*args, **kwargs)
             raise DrawError("draws from a generator of its own; use torch's default generator")
         generator = torch.default_generator
         with _GENERATOR:
             parked = generator.get_state()
             begin = parked if self._refusal else self.state
             generator.set_state(begin)
+            hidden = torch._C._DisableTorchDispatch() if self._apart else nullcontext()
             try:
-                made = func(*args, **kwargs)
+                with hidden:
+                    made = func(*args, **kwargs)
             finally:
                 self.state = generator.get_state()
                 generator.set_state(parked)

@@ -40,7 +40,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
 
     The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
     "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
-    and schedulers}. RunError, and no file, where that fails.
+    and schedulers, "samples": of a loader's dataset}. RunError, and no file, where that fails.
     """
     seen: dict[int, torch.dtype] = {}
     content: dict[str, Any] = {
@@ -53,6 +53,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
         "rng": task.rng_state,
         "loss_scale": task.loss_scale,
         "settings": task.settings(),
+        "samples": task.samples,
     }
     return write(target, content)
 
@@ -157,6 +158,7 @@ def read(path: Path, step: int) -> Saved:
         small["rng"],
         small["loss_scale"],
         small.get("settings", ()),
+        small.get("samples"),
     )
 
 

@@ -63,14 +63,23 @@ def expect_task(plan: PlanTask, task: Task, trainable: int) -> None:
 @dataclass(frozen=True)
 class Saved:
     """A task's state in a checkpoint: its model's state dict, optimizer state by parameter name,
-    the random numbers' state before its next step, an fp16 task's loss scale, and the settings of
-    its optimizers as executor/optim/settings.py has them."""
+    the random numbers' state before its next step, an fp16 task's loss scale, the settings of its
+    optimizers as executor/optim/settings.py has them, and how many samples its data has."""
 
     model: Mapping[str, Any]
     optimizer: Mapping[str, Mapping[str, Any]]
     rng: Tensor
     loss_scale: Mapping[str, Tensor] | None
     settings: Sequence[Mapping[str, Any]] = ()
+    samples: int | None = None
+
+
+def expect_samples(plan: PlanTask, saved: Saved, own: int | None) -> None:
+    """MismatchError for a dataset with another length than it had: the order goes by that."""
+    if saved.samples and own and own != saved.samples:
+        text = f"its dataset has {own} samples, and had {saved.samples} up to step {plan.done}, by "
+        text += "which their order goes; give the one that it began with, or train from the begin "
+        raise misfit(plan, [text + "with --overwrite"])
 
 
 def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> None:

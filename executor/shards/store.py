@@ -18,6 +18,7 @@ from executor.shards.checks import (
     Saved,
     dtype_mismatches,
     expect,
+    expect_samples,
     expect_shard,
     expect_task,
     load,
@@ -26,7 +27,7 @@ from executor.shards.checks import (
 from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, staging_of
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
-from executor.workload import Ending, Task, build
+from executor.workload import Ending, Task, build, samples_of
 from plans.order import begins_away, spans
 from plans.part import Part
 from plans.schema import Task as PlanTask
@@ -57,6 +58,9 @@ class HostTask:
         self.task = task
         half = len(staging) // (2 if plan.evaluation else 1)
         self.staging, self.evaluation_staging = staging[:half], staging[half:]
+        self.samples = samples_of(task.data)
+        if saved:
+            expect_samples(plan, saved, self.samples)
         self.model, self.rng_state = build(task, source)
         self._names = {id(p): name for name, p in self.model.named_parameters()}
         self.loss_scale: Mapping[str, Tensor] | None = None

@@ -13,6 +13,7 @@ from executor.workload.batches import (
     weight_function,
 )
 from executor.workload.contents import Content, Share, Weigh, shares
+from executor.workload.datasets import Loader, loader, reading, samples_of
 from executor.workload.draws import draws_of
 from executor.workload.feed import Feed, OnPart, evaluation_feed
 from executor.workload.fingerprint import built_fingerprint, fingerprint_of

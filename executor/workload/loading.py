@@ -22,6 +22,7 @@ from profiles.schema import Workload
 
 Made = nn.Module | Callable[[], nn.Module]
 
+_PREFIX = "workload_"  # of the names of modules that are files
 NO_CACHE = "#no-cache"  # at the end of a reference
 
 
@@ -151,16 +152,34 @@ def _module(ref: str, where: str, source: Path) -> ModuleType:
         folder = str(source.resolve().parent)
         if folder not in sys.path:  # so that a workload can import its neighbours, like a script
             sys.path.append(folder)
-        name = f"workload_{sha256(str(source.resolve()).encode())[:12]}"
-        spec = importlib.util.spec_from_file_location(name, source)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        return _loaded(f"{_PREFIX}{sha256(str(source.resolve()).encode())[:12]}", source)
     except (Exception, SystemExit) as error:
         text = (
             f"{ref}: importing {source} raised {one_line(error)}; import it in plain Python to see"
         )
         raise WorkloadError(f"{text} where") from error
+
+
+def _loaded(name: str, source: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
     return module
+
+
+class Sources:
+    """Sent to another process before objects of workloads it lets their files be loaded there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = {name: one for name, one in sys.modules.items() if name.startswith(_PREFIX)}
+        return _sources, ({name: str(one.__file__) for name, one in own.items()},)
+
+
+def _sources(files: dict[str, str]) -> Sources:
+    for name, file in files.items():
+        if name not in sys.modules:
+            _loaded(name, Path(file))
+    return Sources()

@@ -25,8 +25,8 @@ from profiles.schema import Precision
 from profiles.units import LARGEST
 
 _DATA = (
-    "a function that gives the same batch whenever it is asked for a step: lambda step: "
-    "batches[step % len(batches)], where batches = list(loader) fits the memory"
+    "a function that gives the same batch whenever it is asked for a step; "
+    "executor.workload.loader(dataset, batch_size) makes one of a dataset"
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
