@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from executor.errors import MismatchError, RunError, UsageError, one_line
 from executor.outputs import free_bytes, part_of, whole
-from executor.shards import HostTask, Saved
+from executor.shards import HostTask, Saved, frozen_in
 from plans.schema import Task as PlanTask
 from profiles.units import show_bytes
 
@@ -40,11 +40,18 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
 
     The file holds {"model": state_dict, "optimizer": {parameter name: state}, "step": steps done,
     "rng": state of the default generator, "loss_scale": of fp16, "settings": of parameter groups
-    and schedulers, "samples": of a loader's dataset}. RunError, and no file, where that fails.
+    and schedulers, "samples": of a loader's dataset, "base": of a task that has one, whose frozen
+    parameters are then left out of the state dict}. RunError, and no file, where that fails.
     """
     seen: dict[int, torch.dtype] = {}
+    model = task.whole()
+    left_out = frozen_in(model) if task.base else {}
     content: dict[str, Any] = {
-        "model": {name: alone(value, seen) for name, value in task.whole().state_dict().items()},
+        "model": {
+            name: alone(value, seen)
+            for name, value in model.state_dict().items()
+            if name not in left_out
+        },
         "optimizer": {
             name: {key: alone(value, seen) for key, value in state.items()}
             for name, state in task.optimizer_state().items()
@@ -54,6 +61,7 @@ def write_part(target: Path, task: HostTask, step: int) -> Path:
         "loss_scale": task.loss_scale,
         "settings": task.settings(),
         "samples": task.samples,
+        "base": task.base,
     }
     return write(target, content)
 
@@ -159,6 +167,7 @@ def read(path: Path, step: int) -> Saved:
         small["loss_scale"],
         small.get("settings", ()),
         small.get("samples"),
+        small.get("base"),
     )
 
 

@@ -22,9 +22,9 @@ from executor.records.logfile import LogFile
 from executor.records.options import Options
 from executor.shards import HostTask, Saved
 from plans import runlog
-from plans.order import kept_bytes
+from plans.order import kept_bytes, waiting
 from plans.runlog import CheckpointRecord, Line
-from plans.schema import Plan
+from plans.schema import Plan, Task
 from profiles import console
 from profiles.codec import pretty, sha256
 from profiles.errors import FormatError
@@ -165,7 +165,7 @@ def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
     if folder is None:
         yield None
         return
-    files = {f"{task.name}.pt": kept_bytes(task) for task in plan.tasks}
+    files = {f"{task.name}.pt": _file_bytes(plan, task) for task in plan.tasks}
     try_folder(folder, files | {PLAN: 0, runlog.LOG: 0})
     with locked(folder / ".lock", "give each run a folder of its own, -o runs/y"):
         if not (options.overwrite or options.earlier):
@@ -175,6 +175,12 @@ def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
             yield own
         finally:
             own.close()
+
+
+def _file_bytes(plan: Plan, task: Task) -> int:
+    """About the bytes of a task's file, where what is frozen may be left out."""
+    frozen = sum(s.param_bytes - s.grad_bytes for s in task.shards if not s.cast)
+    return kept_bytes(task) - frozen * (not waiting(plan))
 
 
 def _expect_own(folder: Path, plan: Plan) -> None:

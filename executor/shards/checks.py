@@ -5,15 +5,17 @@ Each raises MismatchError, with a line for everything that does not fit.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from torch import Tensor, float32, nn
+from torch import Tensor, bfloat16, float32, nn, uint8
 
 from executor.errors import MismatchError, one_line
 from executor.numerics import needs_norms, norm_bytes
 from executor.shards.parameters import Parameters
 from executor.workload import Task
 from plans.schema import Task as PlanTask
+from profiles.schema import Precision
 
 
 def expect(where: str, pairs: Mapping[str, tuple[object, object]]) -> None:
@@ -64,7 +66,10 @@ def expect_task(plan: PlanTask, task: Task, trainable: int) -> None:
 class Saved:
     """A task's state in a checkpoint: its model's state dict, optimizer state by parameter name,
     the random numbers' state before its next step, an fp16 task's loss scale, the settings of its
-    optimizers as executor/optim/settings.py has them, and how many samples its data has."""
+    optimizers as executor/optim/settings.py has them, and how many samples its data has.
+
+    base: the `base_of` the model, whose frozen parameters are then left out; None where all are in
+    the state dict."""
 
     model: Mapping[str, Any]
     optimizer: Mapping[str, Mapping[str, Any]]
@@ -72,6 +77,7 @@ class Saved:
     loss_scale: Mapping[str, Tensor] | None
     settings: Sequence[Mapping[str, Any]] = ()
     samples: int | None = None
+    base: str | None = None
 
 
 def expect_samples(plan: PlanTask, saved: Saved, own: int | None) -> None:
@@ -82,12 +88,33 @@ def expect_samples(plan: PlanTask, saved: Saved, own: int | None) -> None:
         raise misfit(plan, [text + "with --overwrite"])
 
 
-def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> None:
-    """Load the saved model. MismatchError for a checkpoint of another model, kind of device or
-    precision."""
+def frozen_in(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters that no training changes, by all of their names."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in named if not p.requires_grad}
+
+
+def base_of(model: nn.Module, precision: Precision) -> str | None:
+    """A sha256 of the frozen parameters of a model, as it computes with them; None without any."""
+    digest, frozen = sha256(), frozen_in(model)
+    for name, value in frozen.items():
+        if precision == "bf16" and value.is_floating_point():
+            value = value.to(bfloat16)
+        digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
+        digest.update(value.contiguous().flatten().view(uint8).numpy().data)
+    return digest.hexdigest() if frozen else None
+
+
+def load(
+    plan: PlanTask, saved: Saved, model: nn.Module, base: str | None, rng_state: Tensor
+) -> None:
+    """Load the saved model. MismatchError for a checkpoint of another model, base, kind of device
+    or precision."""
+    if saved.base and saved.base != base:
+        raise misfit(plan, [_another_base(saved.base, base)])
     lines = []
     try:
-        model.load_state_dict(saved.model)
+        model.load_state_dict((frozen_in(model) if saved.base else {}) | dict(saved.model))
     except (RuntimeError, KeyError, TypeError) as error:  # a headline, and a line for each tensor
         told = str(error).splitlines()[1:] or [one_line(error)]
         lines += [f"the checkpoint is of another model: {line.strip()}" for line in told]
@@ -105,6 +132,14 @@ def load(plan: PlanTask, saved: Saved, model: nn.Module, rng_state: Tensor) -> N
         )
     if lines:
         raise misfit(plan, lines)
+
+
+def _another_base(saved: str, mine: str | None) -> str:
+    return (
+        f"the parameters that it does not train have sha256 {saved[:12]}… in the checkpoint, "
+        f"{mine[:12] + '…' if mine else 'none'} when model() is done; give it the base that it "
+        "began with, or train from the begin with --overwrite"
+    )
 
 
 def _misfits(model: nn.Module, saved: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

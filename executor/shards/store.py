@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from executor.devices import HostMemory
 from executor.errors import MismatchError
@@ -16,6 +17,7 @@ from executor.numerics import Source
 from executor.optim import Carried, merged
 from executor.shards.checks import (
     Saved,
+    base_of,
     dtype_mismatches,
     expect,
     expect_samples,
@@ -28,7 +30,7 @@ from executor.shards.host_room import Shared, at_home, check_room, kept_sizes, s
 from executor.shards.shard import Shard
 from executor.shards.tied import tying
 from executor.workload import Ending, Task, build, samples_of
-from plans.order import begins_away, spans
+from plans.order import begins_away, spans, waiting
 from plans.part import Part
 from plans.schema import Task as PlanTask
 
@@ -39,6 +41,7 @@ Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
 class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
+    `base`: of what it does not train, see `checks.base_of`; None where files have that, too.
     `saved`: where an earlier run left it. `fills`: the shards of which it writes what they begin
     with into the store; None where another process does that.
     """
@@ -62,10 +65,11 @@ class HostTask:
         if saved:
             expect_samples(plan, saved, self.samples)
         self.model, self.rng_state = build(task, source)
+        self.base = base_of(self.model, plan.precision)
         self._names = {id(p): name for name, p in self.model.named_parameters()}
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
-            load(plan, saved, self.model, self.rng_state)
+            load(plan, saved, self.model, self.base, self.rng_state)
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
         self.shards = _shards(plan, task, self.model, cut(plan, task, self.model))
         self._flats = [  # by role; without parameters where masters alone are kept
@@ -138,9 +142,12 @@ class HostTask:
                 shard.begin_optimizer().bind(flats["state"])
 
     def come_back(self, saved: Saved) -> None:
-        """Have its state in the store again, as it was saved."""
+        """Have its state in the store again, as it was saved. Buffers are as they were: to load
+        them is no change of those that never change."""
         self.release()
-        self.whole().load_state_dict(saved.model)
+        model = self.whole()
+        with _unsafe_preserve_version_counter(tuple(model.buffers())):
+            model.load_state_dict(saved.model)
         self._restore(saved, range(len(self.shards)))
         self.release()
 
@@ -222,7 +229,7 @@ class HostStore:
         self.away: set[str] = set()
         self._shelf = shelf
         self.tasks: dict[str, HostTask] = {}
-        lines, begin = list[str](), begins_away(part.plan)
+        lines, begin, waits = list[str](), begins_away(part.plan), waiting(part.plan)
         for t in sorted(part.tasks, key=lambda t: t.name not in begin):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             fills = None if shared and not shared.fills else part.held.get(t.name, ())
@@ -231,8 +238,10 @@ class HostStore:
             except MismatchError as error:
                 lines += error.lines
                 continue
+            if waits:
+                self.tasks[t.name].base = None  # it comes back from its file alone
             if t.name in begin and not lines and shelf:
-                if t.name not in saved:
+                if t.name not in saved or saved[t.name].base:  # not all of it is in the file
                     self.tasks[t.name].begin()
                     shelf.put(self.tasks[t.name])
                 self.leave(t.name)

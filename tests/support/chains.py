@@ -21,6 +21,13 @@ def block(dropout: float = 0.25) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(dropout))
 
 
+def adapted() -> nn.Module:
+    """A frozen layer with a buffer, and one that is trained."""
+    frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+    frozen.register_buffer("kept", torch.ones(3))
+    return nn.Sequential(frozen, nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.25))
+
+
 class Batchwise(nn.Linear):
     """A linear layer whose output lies transposed in memory."""
 

@@ -1,13 +1,14 @@
 """Handmade plans whose tasks wait on the disk in turn, and what else one needs to try them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 from support import handmade
-from support.chains import tasks_for
+from support.chains import block, tasks_for
 from support.fit import fit
 from support.parts import Part, packed_part, resident_part, saved_part, streamed_part
 from support.retime import foretold
+from torch import nn
 
 from executor.workload.task import Task
 from plans.schema import Buffer, Plan
@@ -114,10 +115,10 @@ def disked(name: str) -> Plan:
     return swapping(together(plan, rooms), reads, writes)
 
 
-def ready(name: str) -> tuple[Plan, list[Task]]:
+def ready(name: str, make: Callable[[], nn.Module] = block) -> tuple[Plan, list[Task]]:
     """One of the plans cut to real tasks, and these; `plain` of it is the same without a disk."""
     plan, rooms, reads, writes = DISKED[name]()
-    tasks = tasks_for(plan)
+    tasks = tasks_for(plan, make)
     return swapping(together(fit(plan, tasks), rooms), reads, writes), tasks
 
 

@@ -16,7 +16,8 @@ from executor.workload.task import Evaluation, Task
 
 class Plain(NamedTuple):
     """losses: one per step; params and state by the model's own parameter names, buffers too.
-    val_losses: of evaluations, by the steps done. saved: the names in the model's state dict."""
+    val_losses: of evaluations, by the steps done. saved: the names in the model's
+    state dict but for frozen parameters."""
 
     losses: list[float]
     params: dict[str, Tensor]
@@ -57,7 +58,8 @@ def train(
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = {name: loop.state(p) for name, p in model.named_parameters()}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    return Plain(losses, params, state, buffers, val_losses, model.state_dict().keys())
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    return Plain(losses, params, state, buffers, val_losses, model.state_dict().keys() - frozen)
 
 
 class Loop:

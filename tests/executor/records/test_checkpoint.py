@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from support import handmade
-from support.chains import WIDTH, tasks_for
+from support.chains import WIDTH, adapted, tasks_for
 from support.fit import fit, later
 from support.pauses import press
 from support.plain import train
+from support.same import assert_same
 from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import ConstantLR, LinearLR
@@ -234,6 +235,36 @@ def test_a_checkpoint_is_an_ordinary_file(tmp_path: Path) -> None:
     tensors += [v for state in content["optimizer"].values() for v in state.values()]
     held = sum(tensor.nbytes for tensor in tensors)
     assert (tmp_path / "a.pt").stat().st_size < held + 1000 * len(tensors)
+
+
+def test_a_checkpoint_of_a_frozen_base_is_what_is_trained(tmp_path: Path) -> None:
+    """And the hash of the base; buffers are there. A run goes on from it with a plain loop's bits,
+    on the base that model() makes; another one is refused."""
+    tasks = tasks_for(handmade.streamed(), make=adapted)
+    plan = fit(handmade.streamed(), tasks)
+    first = run(later(plan, 0, 1), tasks, Options(folder=tmp_path))
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    named = {f"{n}.{name}" for n in range(6) for name in ("0.kept", "2.weight", "2.bias")}
+    assert content["model"].keys() == named
+    assert len(content["base"]) == 64
+    others = [replace(task, seed=99) for task in tasks]
+    with pytest.raises(MismatchError, match=r"task a: the parameters that it does not train have "):
+        run(later(plan, 1, 3), others, Options(folder=tmp_path))
+    second = run(later(plan, 1, 3), tasks, Options(folder=tmp_path))
+    assert_same(plan, tasks, second, earlier=[first])
+
+
+def test_a_checkpoint_with_its_base_goes_on(tmp_path: Path) -> None:
+    """One that has all parameters, as earlier versions wrote them, needs no base."""
+    tasks = tasks_for(handmade.streamed(), make=adapted)
+    plan = fit(handmade.streamed(), tasks)
+    first = run(later(plan, 0, 1), tasks, Options(folder=tmp_path))
+    edit(tmp_path / "a.pt", lambda content: content.pop("base"))
+    with pytest.raises(MismatchError, match=r"the checkpoint is of another model: Missing key"):
+        run(later(plan, 1, 3), tasks, Options(folder=tmp_path))
+    edit(tmp_path / "a.pt", lambda content: content.update(model=first.model("a").state_dict()))
+    second = run(later(plan, 1, 3), tasks, Options(folder=tmp_path))
+    assert_same(plan, tasks, second, earlier=[first])
 
 
 def assert_equal(mine: Content, theirs: Content) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from msgspec import UNSET, structs
 from support import handmade
-from support.chains import chain, tasks_for
+from support.chains import WIDTH, adapted, chain, tasks_for
 from support.disked import ready
 from support.fit import fit, later
 from support.pauses import press
@@ -33,6 +33,7 @@ from plans import runlog
 from plans.order import kept_bytes
 from plans.runlog import Line, OpRecord, RunLog
 from plans.schema import Plan
+from profiles.codec import align
 
 WHOLE = {"plan.json", "log.jsonl", "a.pt", "b.pt"}
 
@@ -398,6 +399,17 @@ def test_room_is_looked_for_before_training(
         run(plan, tasks, Options(folder=tmp_path))
     assert names(tmp_path) == set()
     monkeypatch.setattr(outputs, "free_bytes", lambda folder: need)
+    run(plan, tasks, Options(folder=tmp_path))
+
+
+def test_no_room_is_asked_for_what_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file holds what is trained: weights, biases and their state, padded to 256 bytes."""
+    tasks = tasks_for(handmade.streamed(), make=adapted)
+    plan = fit(handmade.streamed(), tasks)
+    layer = 3 * (align(WIDTH * WIDTH * 4) + align(WIDTH * 4)) + 2 * 256  # and two counts of steps
+    monkeypatch.setattr(outputs, "free_bytes", lambda folder: 6 * layer)
     run(plan, tasks, Options(folder=tmp_path))
 
 

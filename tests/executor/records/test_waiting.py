@@ -10,7 +10,7 @@ import pytest
 import torch
 from msgspec import structs
 from support import handmade
-from support.chains import WIDTH, tasks_for
+from support.chains import WIDTH, adapted, tasks_for
 from support.disked import DISKED, plain, ready
 from support.fit import fit
 from support.pauses import pausing
@@ -79,6 +79,23 @@ def test_what_is_left_goes_on_in_the_folder(name: str, tmp_path: Path) -> None:
         for task, whole in zip(tasks, wholes, strict=True):
             for key, parameter in result.model(task.name).named_parameters():
                 assert torch.equal(parameter, whole.params[key]), (until, key)
+
+
+def test_a_frozen_base_is_in_the_files_of_tasks_that_wait(tmp_path: Path) -> None:
+    """Others have its place meanwhile. What did not wait before has no base in its file, and waits
+    now."""
+    plan, tasks = ready("in-turn", adapted)
+    wholes = [train(task, one.microbatches) for task, one in zip(tasks, plan.tasks, strict=True)]
+    done = {"a": 2, "b": 2, "c": 1}
+    tasks_of = tuple(structs.replace(task, steps=done[task.name]) for task in plan.tasks)
+    first = plain(structs.replace(plan, segments=plan.segments[:3], tasks=tasks_of))
+    run(first, tasks, Options(folder=tmp_path))
+    assert "0.0.weight" not in torch.load(tmp_path / "c.pt")["model"]
+    result = run(rest(plan, Reached(done)), tasks, Options(folder=tmp_path))
+    assert "0.0.weight" in torch.load(tmp_path / "c.pt")["model"]
+    for task, whole in zip(tasks, wholes, strict=True):
+        for key, parameter in result.model(task.name).named_parameters():
+            assert torch.equal(parameter, whole.params[key]), key
 
 
 def test_a_folder_must_be_given(tmp_path: Path) -> None:
