@@ -4,6 +4,7 @@ Each raises MismatchError, with a line for everything that does not fit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -96,13 +97,18 @@ def frozen_in(model: nn.Module) -> dict[str, Tensor]:
 
 def base_of(model: nn.Module, precision: Precision) -> str | None:
     """A sha256 of the frozen parameters of a model, as it computes with them; None without any."""
-    digest, frozen = sha256(), frozen_in(model)
-    for name, value in frozen.items():
+
+    def digest(value: Tensor) -> str:
         if precision == "bf16" and value.is_floating_point():
             value = value.to(bfloat16)
-        digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
-        digest.update(value.contiguous().flatten().view(uint8).numpy().data)
-    return digest.hexdigest() if frozen else None
+        bits = sha256(value.contiguous().flatten().view(uint8).numpy().data)
+        return f"{value.dtype} {tuple(value.shape)} {bits.hexdigest()}"
+
+    if not (frozen := frozen_in(model)):
+        return None
+    with ThreadPoolExecutor() as pool:  # 0.7 GB/s each
+        lines = zip(frozen, pool.map(digest, frozen.values()), strict=True)
+        return sha256(repr(list(lines)).encode()).hexdigest()
 
 
 def load(

@@ -150,12 +150,13 @@ def test_an_adapter_in_low_precision(precision: str) -> None:
     assert_same(plan, [task], run(plan, [task]))
 
 
-def test_an_adapter_in_a_pipeline() -> None:
-    """On two devices, with dropout in the adapters."""
+@pytest.mark.parametrize(("layout", "devices"), [("2x1", 2), ("4x1", 4)])
+def test_an_adapter_in_a_pipeline(layout: str, devices: int) -> None:
+    """With dropout in the adapters."""
     task = CASES["llama"].task()
     with quickly():
-        plan = built(measured(task, 2), layout="2x1")
-    assert len(plan.devices) == 2
+        plan = built(measured(task, 2), layout=layout)
+    assert len(plan.devices) == devices
     assert_same(plan, [task], run(plan, [task]))
 
 
