@@ -81,12 +81,13 @@ def _load(profile: str | Path, name: str, said: Lengths) -> NDArray[np.uint32]:
 def reorder(lengths: ArrayLike, batch: int, window: int) -> NDArray[np.uint32]:
     """All samples in another order, by number: those of each window of so many steps of `batch`
     samples `by_length`. No sample leaves its window."""
-    own, size, found = np.asarray(lengths, np.int64), batch * window, []
+    own, size = np.asarray(lengths), batch * window
+    found = np.empty(len(own), _KIND)
     for begin in range(0, len(own), size):
-        part = own[begin : begin + size]
+        part = own[begin : begin + size].astype(np.int64)
         sizes = np.diff(np.arange(0, len(part) + batch, batch).clip(max=len(part)))
-        found.append(begin + np.concatenate(by_length(part, sizes)))
-    return np.concatenate(found).astype(_KIND)
+        found[begin : begin + size] = begin + np.concatenate(by_length(part, sizes))
+    return found
 
 
 def by_length(lengths: NDArray[np.int64], sizes: Iterable[int]) -> list[NDArray[np.intp]]:

@@ -14,7 +14,7 @@ from planner.bounds.rows import Constraint
 from planner.bounds.solver import Linear
 from planner.bounds.task import Bounds, TaskBound
 from planner.inputs import Problem
-from planner.packing import Array, LengthsTask, Pool
+from planner.packing import Array, LengthsTask, Pool, counted
 from planner.shards import shape_of
 from plans.order import due_steps
 from profiles.curves import Curve, curves_of
@@ -23,7 +23,7 @@ from profiles.schema import Layer, Task
 
 Floats = NDArray[np.float64]
 
-_BLOCK = 1 << 22  # samples that are looked at together
+_BLOCK = 1 << 20  # samples that are looked at together
 _SAMPLE = 1 << 9  # sequences by which types get weights
 _ROUNDED = 0.999  # of a sum of times that were rounded up and down
 _FS, _NS = 10**9, 1000  # in a µs
@@ -33,20 +33,14 @@ _SPLIT = "backward_input", "backward_weight"
 
 def compute_us(asked: LengthsTask, devices: int) -> int:
     """The compute bound: what a microbatch takes beside its tokens is left out, many share it."""
-    task, many = asked.task, len(asked.lengths)
-    first, number = asked.done * task.batch, np.arange(many)
-    often = (first + task.steps * task.batch - 1 - number) // many - (first - 1 - number) // many
-    return samples_us(asked, asked.lengths, devices, often)
+    return samples_us(asked, asked.due, devices)
 
 
-def samples_us(
-    asked: LengthsTask, lengths: NDArray[np.integer], devices: int, often: Array | None = None
-) -> int:
-    """The compute bound of samples of these lengths, that come so often, once by default."""
-    sizes, where = np.unique(lengths, return_inverse=True)
-    counts = np.bincount(where, often)
-    own = sizes.astype(np.float64)
-    whole = sum(float((_least(layer, own, *_SPLIT) * counts).sum()) for layer in asked.task.layers)
+def samples_us(asked: LengthsTask, counts: Array, devices: int) -> int:
+    """The compute bound of so many samples of each number of tokens."""
+    sizes = np.flatnonzero(counts)
+    own, often = sizes.astype(np.float64), counts[sizes]
+    whole = sum(float((_least(layer, own, *_SPLIT) * often).sum()) for layer in asked.task.layers)
     return int(whole * _ROUNDED) // devices
 
 
@@ -115,17 +109,19 @@ def evaluations_us(problem: Problem) -> dict[str, int]:
 
 def judged_us(task: Task, held: NDArray[np.uint32], done: int) -> int:
     """The compute bound of all evaluations of a task on samples of these lengths."""
-    often, sizes = len(due_steps(task.evaluation, done, task.steps)), held.astype(np.float64)
-    whole = often * sum(_forward(layer, sizes) for layer in task.layers)
+    often, counts = len(due_steps(task.evaluation, done, task.steps)), counted(held)
+    whole = often * sum(_forward(layer, counts) for layer in task.layers)
     return int(whole * _ROUNDED)
 
 
-def _forward(layer: Layer, sizes: Floats) -> float:
-    """The least time of a layer's forwards of these sequences, in microbatches however many: as
-    measured, or as in a backward that recomputes, of which a microbatch may save a part once."""
-    us = {curve.op: float(_us(curve, sizes).sum()) for curve in curves_of(layer.costs)}
+def _forward(layer: Layer, counts: Array) -> float:
+    """The least time of a layer's forwards of so many sequences of each number of tokens, in
+    microbatches however many: as measured, or as in a backward that recomputes, of which a
+    microbatch may save a part once."""
+    sizes = np.arange(len(counts), dtype=np.float64)
+    us = {one.op: float((_us(one, sizes) * counts).sum()) for one in curves_of(layer.costs)}
     fixed = {curve.op: curve.fixed_ns / _NS for curve in curves_of(layer.costs)}
-    saved = max(0.0, fixed["backward"] - fixed["recompute_backward"]) * len(sizes)
+    saved = max(0.0, fixed["backward"] - fixed["recompute_backward"]) * int(counts.sum())
     return min(us["forward"], max(0.0, us["recompute_backward"] - us["backward"] - saved))
 
 

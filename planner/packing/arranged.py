@@ -7,7 +7,7 @@ laid out once.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,15 +66,16 @@ def arranged(
     used = np.union1d(of_step, [0])
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
 
-    found = list[StepKind]()
-    for number, own in enumerate(counts):
-        mine, many = np.flatnonzero(of_step == number), int(own.sum())
-        held = np.empty((len(mine), 2, many), np.int64)
-        for place, at in enumerate(mine.tolist()):
-            rows[at] = renumbered(rows[at], shapes.counts[at], own)
-            lengths = samples.of(apart[at])
-            held[place] = loads(rows[at], lengths, many, padded=how == "pad")
-        found.append(StepKind.of(held, times[mine], own))
+    def held(number: int, own: Array) -> Iterator[Array]:
+        """What the microbatches of each step of a kind hold, which get their numbers there."""
+        for at in np.flatnonzero(of_step == number).tolist():
+            rows[at] = groups = renumbered(rows[at], shapes.counts[at], own)
+            yield loads(groups, samples.of(apart[at]), int(own.sum()), padded=how == "pad")
+
+    found = [
+        StepKind.of(held(number, own), times[of_step == number], own)
+        for number, own in enumerate(counts)
+    ]
     found[0] = replace(found[0], most=largest(found))
 
     return Arrangement(

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from planner.inputs import DeviceGroup, Layout, costs_at
 from planner.packing.packing import How
 from planner.packing.pipes import Curve
-from planner.packing.samples import Samples
+from planner.packing.samples import Samples, counted
 from planner.shards import Links, ShardCost, TaskCosts, cut_points, separable_ties
 from profiles.codec import ALIGNMENT
 from profiles.curves import draws_of
-from profiles.lengths import of_step
 from profiles.schema import Task
 
 Array = NDArray[np.int64]
+_BLOCK = 1 << 20  # samples that are looked at together
 PACKINGS: tuple[How, ...] = ("balanced", "ffd", "fixed", "pad")
 
 
@@ -65,27 +65,36 @@ class LengthsTask:
         return tuple(cut_points(self.task, apart=self.apart))
 
     @cached_property
-    def own(self) -> NDArray[np.uint32]:
-        """The tokens of the samples of its steps, each once."""
+    def counts(self) -> Array:
+        """How many samples of its steps have each number of tokens."""
         if not self.few:
-            return self.lengths
-        mine = np.zeros(len(self.lengths), bool)
-        for number in self.few:
-            mine[of_step(number, self.task.batch, len(self.lengths))] = True
-        return self.lengths[mine]
+            return counted(self.lengths)
+        found, block = (
+            np.zeros(int(self.lengths.max()) + 1, np.int64),
+            max(1, _BLOCK // self.task.batch),
+        )
+        for begin in range(0, len(self.few), block):
+            own = counted(np.concatenate([*map(self.step, self.few[begin : begin + block])]))
+            found[: len(own)] += own
+        return found
+
+    @cached_property
+    def due(self) -> Array:
+        """The same of all steps of the task, as often as each sample comes."""
+        return self.samples.due(self.done, self.task.steps)
 
     @cached_property
     def longest(self) -> int:
         """The tokens of the longest sample of its steps and of evaluations."""
         held = 0 if self.held_out is None else int(self.held_out.max())
-        return max(int(self.own.max()), held)
+        return max(int(self.counts.nonzero()[0][-1]), held)
 
     @cached_property
     def spread(self) -> float:
         """The sum of the squares of all lengths over the sum of all: a token attends to so many in
         the mean, times two."""
-        whole = self.own.astype(np.float64)
-        return float((whole * whole).sum() / whole.sum())
+        tokens = self.counts * np.arange(len(self.counts), dtype=np.float64)
+        return float((tokens * np.arange(len(tokens))).sum() / tokens.sum())
 
     @property
     def steps(self) -> Sequence[int]:

@@ -13,6 +13,18 @@ Array = NDArray[np.int64]
 Rows = NDArray[np.uint16]
 
 
+_BLOCK = 1 << 20  # samples that are looked at together
+
+
+def counted(lengths: NDArray[np.integer]) -> Array:
+    """How many of these samples have each number of tokens, from 0 on. Takes no copy of them."""
+    most = int(lengths.max(initial=0)) + 1
+    found = np.zeros(most, np.int64)
+    for begin in range(0, len(lengths), _BLOCK):
+        found += np.bincount(lengths[begin : begin + _BLOCK], minlength=most)
+    return found
+
+
 @dataclass(frozen=True)
 class Samples:
     """`batch` of them for every step, from step x batch on, over and over."""
@@ -28,6 +40,16 @@ class Samples:
     def of(self, step: int) -> Array:
         """The lengths of the samples of a step."""
         return self.lengths[of_step(step, self.batch, len(self.lengths))].astype(np.int64)
+
+    def due(self, first: int, steps: int) -> Array:
+        """How many samples of each number of tokens come in so many steps from the first on."""
+        many, start = len(self.lengths), first * self.batch % len(self.lengths)
+        often, rest = divmod(steps * self.batch, many)
+        parts = self.lengths[start : start + rest], self.lengths[: max(0, start + rest - many)]
+        found = often * counted(self.lengths)
+        for own in map(counted, parts):
+            found[: len(own)] += own
+        return found
 
     def apart(self, steps: Sequence[int]) -> tuple[list[int], Array]:
         """The steps that have no others like them, and for every step the place there of the one

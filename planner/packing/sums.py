@@ -1,5 +1,6 @@
 """The steps of a kind added up: what its microbatches hold at most, and in the mean."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -30,20 +31,26 @@ class StepKind:
     some: Array = field(compare=False)
 
     @classmethod
-    def of(cls, held: Array, times: Array, counts: Array) -> "StepKind":
-        """The kind of steps with these loads (steps x 2 x microbatches), that come so many times.
-        counts: the microbatches of every pipeline."""
-        steps, ends = int(times.sum()), np.cumsum(counts)[:-1]
+    def of(cls, held: Iterable[Array], times: Array, counts: Array) -> "StepKind":
+        """The kind of steps with these loads (2 x microbatches), that come so many times. counts:
+        the microbatches of every pipeline."""
+        steps, many, ends = int(times.sum()), int(counts.sum()), np.cumsum(counts)[:-1]
+        most, sums, some = np.ones(many, np.int64), np.zeros((2, many), np.int64), list[Array]()
+        every = max(1, -(-len(times) // _SOME))
+        for number, (own, often) in enumerate(zip(held, times.tolist(), strict=True)):
+            loads = np.maximum(own, 1)  # padding, if nothing else
+            np.maximum(most, loads[0], out=most)
+            sums += often * loads
+            if number % every == 0:
+                some.append(loads)
 
         def by_pipeline(values: Array) -> By:
             return tuple(tuple(own.tolist()) for own in np.split(values, ends))
 
-        most = -(-held[:, 0].max(axis=0, initial=1) // TOKENS) * TOKENS
-        held = np.maximum(held, 1)  # padding, if nothing else
-        means = np.maximum(1, np.rint(np.tensordot(times, held, 1) / max(1, steps)))
-        tokens, squares = means.astype(np.int64)
-        some = held[:: max(1, -(-len(held) // _SOME))]
-        return cls(by_pipeline(most), by_pipeline(tokens), by_pipeline(squares), steps, some)
+        means = np.maximum(1, np.rint(sums / max(1, steps)))
+        tokens, squares = map(by_pipeline, means.astype(np.int64))
+        kept = np.array(some, np.int64).reshape(-1, 2, many)
+        return cls(by_pipeline(-(-most // TOKENS) * TOKENS), tokens, squares, steps, kept)
 
 
 def largest(kinds: list[StepKind]) -> By:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.bounds import samples_us
 from planner.inputs import Effort, Layout
-from planner.packing import Array, How, LengthsTask, cheapest_sequence
+from planner.packing import Array, How, LengthsTask, cheapest_sequence, counted
 from planner.sequences.choose import Best
 from planner.sequences.made import InTurn, lowered
 from planner.sequences.ways import CostedConfig, estimated, evenly
@@ -101,7 +101,8 @@ def _limited(
         return np.where(within, *(float(trial.step_us(own, how)) for own in samples))
 
     most = _WORTH * (float(took(alone).sum()) + alone.begin_us + _STARTS_US)
-    least = samples_us(asked, np.concatenate(samples[0]), asked.devices) / len(samples[0])
+    few = counted(np.concatenate(samples[0]))
+    least = samples_us(asked, few, asked.devices) / len(samples[0])
     if _total(took(alone), within, least, (alone.begin_us, 0))[1] > most:
         return
     short = replace(asked, few=tuple(steps[within].tolist()), held_out=None)

@@ -1,6 +1,7 @@
 """Packings: each rule against what its name says, done slowly, or against all ways there are."""
 
 import random
+import tracemalloc
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from planner.packing.arranged import Arrangement, arranged, write_table
 from planner.packing.bins import cut, first_fit, least_loaded, next_fit
 from planner.packing.kinds import Kinds, Shapes, assigned, kinds_of
 from planner.packing.packing import How, packed
-from planner.packing.samples import Samples
+from planner.packing.samples import Samples, counted
 from planner.packing.sums import StepKind, loads
 from plans.samples import open_table
 from profiles.codec import file_sha256
@@ -293,3 +294,26 @@ def test_steps_get_the_kinds_that_lose_least_in_turn(change: int) -> None:
 
         best = min(map(cost, product(range(3), repeat=6)))
         assert cost(tuple(assigned(shapes, kinds, change).tolist())) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("dice", CASES)
+def test_due_samples_are_counted_as_often_as_they_come(dice: random.Random) -> None:
+    """Steps begin anywhere, and all samples come again and again."""
+    lengths = np.array([dice.randint(1, 9) for _ in range(dice.randint(5, 30))], np.uint32)
+    samples = Samples(lengths, dice.randint(1, len(lengths)))
+    first, steps = dice.randrange(20), dice.randint(1, 40)
+    every = np.concatenate([samples.of(step) for step in range(first, first + steps)])
+    found = samples.due(first, steps)
+    assert found.tolist() == np.bincount(every, minlength=len(found)).tolist()
+
+
+def test_counting_takes_no_copy_of_the_samples() -> None:
+    """Of many samples, memory for a part of them at a time."""
+    lengths = np.ones(1 << 23, np.uint32)
+    tracemalloc.start()
+    try:
+        assert counted(lengths).tolist() == [0, 1 << 23]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < lengths.nbytes / 2
