@@ -162,6 +162,7 @@ def _replay(
         dropped=replay.dropped,
         stopped=replay.stopped,
         val_losses=recorder.val_losses,
+        metrics=recorder.metrics,
         warnings=recorder.warnings,
         troubles=tuple(troubles),
     )

@@ -50,7 +50,7 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             "first_loss": _finite(losses[0]) if losses else None,
             "last_loss": _finite(losses[-1]) if losses else None,
             "val_losses": [
-                {"step": step, "loss": _finite(loss)}
+                {"step": step, "loss": _finite(loss), **_metrics(result, task.name, step)}
                 for step, loss in sorted(result.val_losses.get(task.name, {}).items())
             ],
             "planned_end_us": planned.get(task.name),
@@ -59,6 +59,12 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             "dropped": why,
             "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
         }
+
+
+def _metrics(result: Result, task: str, step: int) -> dict[str, Any]:
+    """The metrics of an evaluation, where it has some."""
+    found = result.metrics.get(task, {}).get(step)
+    return {"metrics": {name: _finite(value) for name, value in found.items()}} if found else {}
 
 
 def _steps_done(task: Task, result: Result) -> int:
@@ -84,6 +90,11 @@ def table(plan: Plan, result: Result, folder: Path) -> str:
     for name, found in result.val_losses.items():
         latest = [f"{found[step]:.4g} after step {step}" for step in sorted(found)[-_SHOWN:]]
         lines += [f"val_loss: {name} {', '.join(latest)}"] if latest else []
+        own = result.metrics.get(name, {})
+        known = {step: own.get(step, {}) for step in sorted(found)[-_SHOWN:]}
+        for metric in next(iter(known.values()), ()):
+            latest = [f"{one[metric]:.4g} after step {step}" for step, one in known.items()]
+            lines.append(f"{metric}: {name} {', '.join(latest)}")
     files = [f"{task.name}.pt" for task in plan.tasks if task.name not in result.dropped]
     lines.append(f"saved: {folder}/ {', '.join([*files, LOG])}")
     lines += [

@@ -50,14 +50,15 @@ class StepRecord(Struct, frozen=True, tag="step", tag_field="type"):
     at_us: Count
 
 
-class EvaluationRecord(Struct, frozen=True, tag="evaluation", tag_field="type"):
+class EvaluationRecord(Struct, frozen=True, tag="evaluation", tag_field="type", omit_defaults=True):
     """loss: the mean over the batches, with the parameters after so many steps; None when it is
-    not a number."""
+    not a number. metrics: the means over their samples."""
 
     task: str
     step: Count
     loss: float | None
     at_us: Count
+    metrics: dict[str, float | None] = {}
 
 
 class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type"):

@@ -280,7 +280,7 @@ class Conductor:
             self._turns.skip(name)
             live.stop()
 
-    def _step(self, task: str, step: int, loss: float) -> None:
+    def _step(self, task: str, step: int, loss: float, _: Mapping[str, float]) -> None:
         """A step's loss is known; called from any thread."""
         self._recorder.step(task, step, loss)
         plan = self._plan.task(task)

@@ -70,7 +70,8 @@ class Slice(Owner):
             return packed([values[key] for key in script.after])
         if not script.last:
             raise WorkloadError(f"{script.code}: the model ends before its next layer")
-        return output if script.has_loss else loss_in(output)
+        # Metrics of evaluations want all of it.
+        return output if script.has_loss or not self.training else loss_in(output)
 
     def held(self, name: str) -> Any:
         """The parameter or buffer that the model calls so."""

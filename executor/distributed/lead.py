@@ -120,7 +120,8 @@ class Lead(Peers):
             self._paces.append(message.paces)
         elif isinstance(message, LossPart):
             feed = setup.tasks[message.task].feed(evaluates=message.evaluates)
-            feed.add(message.step, message.part, message.value, message.total)
+            known = message.value, message.total, message.metrics
+            feed.add(message.step, message.part, *known)
         elif isinstance(message, Failed):
             where = message.op, message.stream, message.round, message.step, message.fatal
             setup.failed(Failure(tuple(message.tasks), message.text, *where, process=rank))

@@ -101,7 +101,8 @@ class Progress(Message, frozen=True):
 
 
 class LossPart(Message, frozen=True):
-    """A part of a step's loss. total: what its batch counts, see `workload.Share`."""
+    """A part of a step's loss. total: what its batch counts, see `workload.Share`; metrics: of its
+    samples."""
 
     task: str
     evaluates: bool
@@ -109,6 +110,7 @@ class LossPart(Message, frozen=True):
     part: int
     value: float
     total: float
+    metrics: Sequence[Sequence[float]]
 
 
 class Failed(Message, frozen=True):

@@ -143,16 +143,22 @@ def check_loss(task: Task, outputs: Any, found: Batch, names: Names, device: Dev
             raise WorkloadError("has no gradient with respect to the outputs; nothing could learn")
 
 
-def check_eval_mode(task: Task, model: nn.Module, layers: Sequence[nn.Module], inputs: Any) -> None:
+def check_eval_mode(
+    task: Task, model: nn.Module, layers: Sequence[nn.Module], found: Batch
+) -> None:
     """WorkloadError when the layers, found in training, give other bits than the model in eval
-    mode, draw random numbers there, or change a buffer."""
+    mode, draw random numbers there, or change a buffer; or when a metric gives no numbers."""
     where = f"task {task.name}: evaluation"
-    few = lowered_inputs(first(inputs, 2), task.precision)
+    few = lowered_inputs(first(found.inputs, 2), task.precision)
     still = Buffers([model, *layers]).still
     with blamed(where), lowered(model, task.precision), _evaluating(task, [model]), still():
         whole = call(model, few)
     with blamed(f"{where}: {_CUT}"), lowered(model, task.precision), _evaluating(task, layers):
         parts = run(layers, few)
+    if task.evaluate:
+        with blamed(where), torch.no_grad(), no_draws(DRAWS):
+            ending = Ending(task.loss, task.evaluate.metrics)
+            ending.metrics_of(parts, Batch(few, first(found.targets, 2)))
     if task.loss is None:
         whole, parts = loss_in(whole), loss_in(parts)
     if not same(tensors_of(whole), tensors_of(parts)):

@@ -134,7 +134,7 @@ def _tried(task: Task, apart: _Apart, kinds: Kinds) -> _Tried:
         with blamed(f"task {task.name}"):
             check_left_out(task, model, chain, found.inputs)
     if task.evaluate:
-        check_eval_mode(task, model, layers, found.inputs)
+        check_eval_mode(task, model, layers, found)
     return _Tried(trial, sizes, draws, why_not, parts)
 
 

@@ -103,6 +103,9 @@ class Progress:
         shown = []
         for name in running[:_SHOWN]:
             val = f" val {_latest(val_losses[name]):.4g}" if val_losses[name] else ""
+            known = self._recorder.metrics[name]
+            for metric, value in known[max(known)].items() if known else ():
+                val += f" {metric} {value:.4g}"
             step = f"{name} {len(losses[name])}/{self._steps[name]}"
             loss = f"loss {_latest(losses[name]):.4g}{val}"
             shown.append(f"{step} {loss} done at {show_us(ends_us[name])}")

@@ -1,5 +1,6 @@
 """The result of a run: trained models, losses, and measurements."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ class Result:
     store: trained models and optimizer states. dropped: tasks that failed, their states undefined.
     stopped: tasks that a rule ended, their states whole. Per device: peak_bytes, slab and
     transients with live graphs; late_allocations, how often torch asked the device for memory after
-    the first rounds of a segment, which should be never. val_losses: of each task's evaluations, by
-    the steps done. warnings: the first of each task whose loss was no number. troubles: a line for
-    each file that could not be written at the end.
+    the first rounds of a segment, which should be never. val_losses, metrics: of each task's
+    evaluations, by the steps done. warnings: the first of each task whose loss was no number.
+    troubles: a line for each file that could not be written at the end.
     """
 
     losses: dict[str, list[float]]
@@ -33,6 +34,7 @@ class Result:
     dropped: dict[str, DropRecord] = field(default_factory=dict)
     stopped: dict[str, StopRecord] = field(default_factory=dict)
     val_losses: dict[str, dict[int, float]] = field(default_factory=dict)
+    metrics: dict[str, dict[int, Mapping[str, float]]] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
 

@@ -179,19 +179,20 @@ def _forward(work: Work, step: int) -> OnDone | None:
 def _evaluate(work: Work, number: int) -> OnDone | None:
     """A forward for the batch of this number, which draws no random numbers."""
     feed, shard, x = work.feed, _bound(work), _input(work)
-    loss: Tensor | None = None
+    loss, metrics = None, None
     watched = no_draws(DRAWS) if work.watched(number) else nullcontext()
     with watched, torch.no_grad(), shard.buffers.still():
         if "y" in work.writes:
             out = work.writes["y"]
             feed.boundary(work.name.number + 1, out, shard.evaluate(x, out))
         else:
-            loss = shard.losses(x, _batch(work), _share(work).divisor)
+            loss, metrics = shard.judge(x, _batch(work), _share(work).divisor)
     work.place.guard.check()
     if loss is None:
         return None
     later = work.place.device.later(loss)
-    return partial(feed.loss, number, work.name.index, later, total=_share(work).total)
+    total = _share(work).total
+    return partial(feed.loss, number, work.name.index, later, total=total, metrics=metrics)
 
 
 def _counted(work: Work, step: int, made: Callable[[], T]) -> T:

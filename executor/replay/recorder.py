@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, nan
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -66,6 +66,7 @@ class Recorder:
         names = [task.name for task in tasks]
         self.losses: dict[str, dict[int, float]] = {name: {} for name in names}
         self.val_losses: dict[str, dict[int, float]] = {name: {} for name in names}
+        self.metrics: dict[str, dict[int, Mapping[str, float]]] = {name: {} for name in names}
         self.ended_us: dict[str, int] = {}  # when a task's latest step was complete
         self.warnings: dict[str, str] = {}  # of each task, the first
         self.latest: dict[int, float] = {}  # when a segment's latest op ended, perf_counter()
@@ -92,10 +93,11 @@ class Recorder:
         self.losses[task][step] = loss  # last: who sees a loss finds its time
         self.note(StepRecord(task, step, _number(loss), self.ended_us[task]))
 
-    def evaluation(self, task: str, step: int, loss: float) -> None:
-        """Note the loss of an evaluation after so many steps."""
-        self.val_losses[task][step] = loss
-        self.note(EvaluationRecord(task, step, _number(loss), self.now()))
+    def evaluation(self, task: str, step: int, loss: float, metrics: Mapping[str, float]) -> None:
+        """Note the loss and the metrics of an evaluation after so many steps."""
+        self.val_losses[task][step], self.metrics[task][step] = loss, metrics
+        told = {name: _number(value) for name, value in metrics.items()}
+        self.note(EvaluationRecord(task, step, _number(loss), self.now(), told))
 
     def recall(self, lines: Iterable[Line]) -> None:
         """Know what an earlier start of the run has noted."""
@@ -103,6 +105,9 @@ class Recorder:
             if isinstance(line, StepRecord | EvaluationRecord):
                 known = self.losses if isinstance(line, StepRecord) else self.val_losses
                 known[line.task][line.step] = nan if line.loss is None else line.loss
+            if isinstance(line, EvaluationRecord):
+                told = {name: nan if v is None else v for name, v in line.metrics.items()}
+                self.metrics[line.task][line.step] = told
             if isinstance(line, StepRecord):
                 self.ended_us[line.task] = line.at_us
 

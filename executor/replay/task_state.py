@@ -37,7 +37,8 @@ class Norming(NamedTuple):
     scale: Mapping[str, Tensor] | None
 
 
-OnLoss = Callable[[str, int, float], None]  # task, step, loss; from any thread
+# Task, step, loss, metrics; from any thread.
+OnLoss = Callable[[str, int, float, Mapping[str, float]], None]
 
 
 class TaskState:

@@ -54,8 +54,17 @@ class Forward:
     def loss(self, x: Value, batch: Batch, divisor: float = 1.0) -> Tensor:
         """A microbatch's part of the loss: its own, divided by the `divisor`. Where that is
         infinite it is 0, whatever its own is, and so are its gradients."""
+        return self._loss(self.run(x, batch.inputs), x, batch, divisor)
+
+    def judge(self, x: Value, batch: Batch, divisor: float) -> tuple[Tensor, Tensor | None]:
+        """The same, and the metrics of its samples, see `Ending.metrics_of`."""
         assert self.ending is not None, "only the last shard takes a batch"
         outputs = self.run(x, batch.inputs)
+        loss = self._loss(outputs, x, batch, divisor)
+        return loss, self.ending.metrics_of(outputs, batch)
+
+    def _loss(self, outputs: Any, x: Value, batch: Batch, divisor: float) -> Tensor:
+        assert self.ending is not None, "only the last shard takes a batch"
         if divisor == math.inf:
             for output in tensors_of(outputs):
                 if output.requires_grad:

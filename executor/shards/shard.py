@@ -183,6 +183,10 @@ class Shard:
         where gradients are on."""
         return self._forward.loss(x.begun({}) if grads else x.apart(), batch, divisor)
 
+    def judge(self, x: Value, batch: Batch, divisor: float) -> tuple[Tensor, Tensor | None]:
+        """The last shard's loss as of `losses`, and the metrics of each sample."""
+        return self._forward.judge(x.apart(), batch, divisor)
+
     def train(self, training: bool = True) -> None:
         """Let the layers be in the modes that they are trained in, or all in eval mode."""
         self._modes.train(training)

@@ -288,11 +288,12 @@ def _shards(
     """The plan's shards of a model; MismatchError for another number of layers or other ties."""
     expect(f"task {plan.name}", {"layers": (plan.shards[-1].end_layer, len(layers))})
     recipe, last = task.recipe(model), len(plan.shards) - 1
+    metrics = task.evaluate.metrics if task.evaluate else {}
     return [
         Shard(
             layers[cut.first_layer : cut.end_layer],
             recipe,
-            Ending(task.loss) if k == last else None,
+            Ending(task.loss, metrics) if k == last else None,
             task.precision,
             first=k == 0,
             tied=tied,

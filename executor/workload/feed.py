@@ -3,8 +3,10 @@ in their bytes, and the losses that come of them."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from math import fsum, nan
 
 from msgspec import structs
 from torch import Tensor
@@ -19,8 +21,9 @@ from executor.workload.task import Task
 from plans.order import due_of
 from plans.schema import Task as PlanTask
 
-OnLoss = Callable[[int, float], None]  # step, loss; from any thread
-OnPart = Callable[[int, int, float, float], None]
+Metrics = Sequence[Sequence[float]]  # of each metric the numbers of samples
+OnLoss = Callable[[int, float, Mapping[str, float]], None]  # step, loss, metrics; from any thread
+OnPart = Callable[[int, int, float, float, Metrics], None]
 
 
 class Feed:
@@ -30,7 +33,7 @@ class Feed:
     loss is the mean over `count` of them, by what each counts, and belongs to every `every`-th
     step. In training both are 1. steps: of a task whose samples have lengths. Its microbatches have
     different shapes, and its loss is the sum of the parts of all batches, in evaluations divided by
-    what they count.
+    what they count. metrics: the names of what evaluations have, each a mean over all samples.
     """
 
     def __init__(
@@ -41,19 +44,22 @@ class Feed:
         every: int = 1,
         count: int = 1,
         steps: Steps | None = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.batches = batches
         self.boundaries: dict[int, Layout] = {}  # the first, by the shard that reads it
         self.contents = Contents()
         # Called with each part of a loss as it is read: the step, the part's number, its value,
-        # what its batch counts.
+        # what its batch counts, its samples' metrics.
         self.told: OnPart = self.add
         self._microbatches, self._every, self._count = microbatches, every, count
-        self._steps = steps
+        self._steps, self._metrics = steps, metrics
         self._on_loss = on_loss
-        self._unread: deque[tuple[Mark, int, int, Callable[[], float], float]] = deque()
-        # By step and number: values, and what their batches count.
-        self._parts: dict[int, dict[int, tuple[float, float]]] = {}
+        self._unread: deque[tuple[Mark, int, int, Callable[[], float], float, Tensor | None]] = (
+            deque()
+        )
+        # By step and number: values, what their batches count, metrics.
+        self._parts: dict[int, dict[int, tuple[float, float, Metrics]]] = {}
         self._reading = threading.RLock()
 
     def number(self, step: int) -> int:
@@ -76,12 +82,13 @@ class Feed:
         read: Callable[[], float],
         end: Mark,
         total: float = 1.0,
+        metrics: Tensor | None = None,
     ) -> None:
-        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached, and
-        what the batch counts."""
+        """Note a microbatch's part of a batch's loss, which can be read when `end` is reached, as
+        can its `metrics`, and what the batch counts."""
         step = number // self._count * self._every
         part = number % self._count * self._microbatches + microbatch
-        self._unread.append((end, step, part, read, total))
+        self._unread.append((end, step, part, read, total, metrics))
         self.collect()
 
     def collect(self) -> None:
@@ -90,18 +97,22 @@ class Feed:
         Parts are summed over the microbatches of each batch, and averaged over the batches."""
         with self._reading:
             while self._unread and self._unread[0][0].ready():
-                _, step, part, read, total = self._unread.popleft()
-                self.told(step, part, read(), total)
+                _, step, part, read, total, metrics = self._unread.popleft()
+                self.told(step, part, read(), total, [] if metrics is None else metrics.tolist())
 
-    def add(self, step: int, part: int, value: float, total: float) -> None:
-        """Add a part of a step's loss."""
+    def add(self, step: int, part: int, value: float, total: float, metrics: Metrics = ()) -> None:
+        """Add a part of a step's loss, and its samples' metrics."""
         size = len(self._steps.tokens(step)) if self._steps else self._microbatches
         with self._reading:
             found = self._parts.setdefault(step, {})
-            found[part] = value, total
+            found[part] = value, total, metrics
             if len(found) == self._count * size:
-                parts = [found[k] for k in sorted(self._parts.pop(step))]
-                self._on_loss(step, self._mean(parts))
+                del self._parts[step]
+                parts = [found[k] for k in sorted(found)]
+                every = zip(*(own for _, _, own in parts), strict=True)
+                means = [mean_of(chain.from_iterable(rows)) for rows in every]
+                known = dict(zip(self._metrics, means, strict=True))
+                self._on_loss(step, self._mean([part[:2] for part in parts]), known)
 
     def _mean(self, parts: Sequence[tuple[float, float]]) -> float:
         """The mean over batches of the sums of their parts, by what each batch counts."""
@@ -120,6 +131,15 @@ class Feed:
         """Load so many batches from number `first` on, and of each those microbatches alone that
         are `wanted`."""
         self.batches = self.batches.share(first, count, wanted)
+
+
+def mean_of(numbers: Iterable[float]) -> float:
+    """The mean of numbers, the same in whatever order they come."""
+    every = [*numbers]
+    try:
+        return fsum(every) / len(every)
+    except (ValueError, OverflowError):  # of infinities
+        return nan
 
 
 def evaluation_feed(
@@ -149,4 +169,4 @@ def evaluation_feed(
         else (lambda number: f"evaluation data({number % count})"),
         steps,
     )
-    return Feed(batches, size, on_loss, every, count, steps)
+    return Feed(batches, size, on_loss, every, count, steps, [*task.evaluate.metrics])

@@ -1,12 +1,13 @@
 """The end of a task's last shard: the loss of one microbatch, whoever computes it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from executor.errors import WorkloadError
+from executor.errors import WorkloadError, one_line
 from executor.numerics import mapped, tensors_of
 
 Loss = Callable[[Any, Any], Tensor]
@@ -31,15 +32,37 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Ending:
-    """`loss` None: the last layer returns the loss, or something that holds it."""
+    """`loss` None: the last layer returns the loss, or something that holds it. metrics: of
+    evaluations, see `task.Evaluation`."""
 
     loss: Loss | None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
 
     def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
         """The mean loss over a microbatch; WorkloadError when it is no scalar."""
         if self.loss is None:
             return loss_in(outputs)
         return _scalar(self.loss(outputs, mapped(lambda t: t.data, batch.targets)), "must return")
+
+    def metrics_of(self, outputs: Any, batch: Batch) -> Tensor | None:
+        """A row of each metric's numbers for the samples of a microbatch; None without metrics.
+        WorkloadError names one that gives something else."""
+        given, rows = batch.inputs if self.loss is None else batch.targets, []
+        for name, metric in self.metrics.items():
+            try:
+                found = metric(outputs, mapped(lambda t: t.data, given))
+            except Exception as error:
+                raise WorkloadError(f"metric {name}: {one_line(error)}") from error
+            plain = isinstance(found, Tensor) and not found.is_complex()
+            if not plain or found.shape != (batch.size,):
+                kind = type(found).__name__
+                shown = f"a tensor of {list(found.shape)}" if isinstance(found, Tensor) else kind
+                raise WorkloadError(
+                    f"metric {name} gave {shown}; it must give a tensor of [{batch.size}], a "
+                    "number for each sample: the mean is taken over all batches"
+                )
+            rows.append(found.detach().double())
+        return torch.stack(rows) if rows else None
 
 
 def loss_in(outputs: Any) -> Tensor:

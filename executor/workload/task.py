@@ -39,6 +39,10 @@ class Evaluation:
     data(n) gives the same batch whenever it is asked; no parameter, buffer or random number
     changes.
 
+    metrics: functions by name, fn(outputs, targets), or fn(outputs, inputs) in a task without loss:
+    a number for each sample, as a tensor of [samples]. The mean over all samples is exact, so that
+    microbatches do not count.
+
     A task with lengths has `lengths` here, too, and no batches: the tokens of every sample, all of
     which are evaluated each time. data(samples) gives them as the task's own data does. The loss is
     the sum over all tokens divided by the sum of `weights`, or of what samples count in the task.
@@ -49,6 +53,7 @@ class Evaluation:
     batches: int | None = None
     lengths: Any = field(default=None, compare=False)
     weights: Any = field(default=None, compare=False)
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,7 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
         yield "evaluate.data", asked.data, callable(asked.data), _DATA
         own = f"a whole number from 1 to {task.steps}, the task's steps"
         yield "evaluate.every", asked.every, _counts(asked.every, task.steps), own
+        yield from _rules_of_metrics(asked.metrics)
     if task.lengths is not None:
         yield from _rules_of_lengths(task)
         return
@@ -173,6 +179,17 @@ def _rules(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
         yield "evaluate.batches", asked.batches, _counts(asked.batches, LARGEST), whole
         yield "evaluate.lengths", asked.lengths, asked.lengths is None, without
         yield "evaluate.weights", asked.weights, asked.weights is None, without
+
+
+def _rules_of_metrics(metrics: Any) -> Iterator[tuple[str, Any, bool, str]]:
+    """The same for the metrics of evaluations."""
+    named = isinstance(metrics, Mapping)
+    yield "evaluate.metrics", metrics, named, 'a dict of functions by name, {"accuracy": fn}'
+    for name, given in metrics.items():
+        word = isinstance(name, str) and _NAME.fullmatch(name) is not None
+        yield f"evaluate.metrics: {name!r}", name, word, "a name of letters, digits, '_' and '-'"
+        function = "a function of outputs and targets that gives a number for each sample"
+        yield f"evaluate.metrics: {name}", given, callable(given), function
 
 
 def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
@@ -190,6 +207,12 @@ def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     if (asked := task.evaluate) is not None:
         without = "left out in a task with lengths, which is evaluated on `lengths` samples"
         yield "evaluate.batches", asked.batches, asked.batches is None, without
+        yield (
+            "evaluate.metrics",
+            asked.metrics,
+            not asked.metrics,
+            "left out in a task with lengths",
+        )
         yield from _rules_of_samples("evaluate.", asked)
 
 

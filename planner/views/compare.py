@@ -6,7 +6,7 @@ from statistics import median
 from typing import TypeVar
 
 from plans.ops import COMPUTES, Lane, OpKind
-from plans.runlog import RunLog
+from plans.runlog import EvaluationRecord, RunLog
 from plans.schema import Plan
 from plans.timing import OpBar, device_times, exposed_copy_us, task_spans, timeline
 from plans.trace import happened
@@ -48,6 +48,7 @@ class Comparison:
     kinds: Mapping[OpKind, Ratio]
     tasks: Mapping[str, Ratio]  # from a task's first op to its last
     losses: Mapping[str, tuple[float | None, float | None]]  # of the first and last logged step
+    evaluations: Mapping[str, EvaluationRecord]  # each task's latest
     exposed_copies: tuple[Ratio, ...]  # by device
     peaks: tuple[Ratio, ...]  # bytes by device
     devices: Mapping[int, Ratio]
@@ -117,6 +118,7 @@ def compare(plan: Plan, log: RunLog, plan_sha256: str) -> Comparison:
         kinds={kind: kinds[kind] for kind in OpKind if kind in kinds},
         tasks={t.name: Ratio(spans.get(t.name, 0), actual.get(t.name, 0)) for t in plan.tasks},
         losses={task.name: _losses(log, task.name) for task in plan.tasks},
+        evaluations={one.task: one for one in sorted(log.evaluations, key=lambda e: e.step)},
         exposed_copies=tuple(
             Ratio(copies.get(number, 0), exposed.get(number, 0)) for number in range(len(used))
         ),

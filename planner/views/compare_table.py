@@ -28,7 +28,12 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "gap": prediction.gap_ppm / 1e6,
         "kinds": {kind: {**_times(one), **_ratios(one)} for kind, one in c.kinds.items()},
         "tasks": {
-            name: {"first_loss": c.losses[name][0], "last_loss": c.losses[name][1], **_times(one)}
+            name: {
+                "first_loss": c.losses[name][0],
+                "last_loss": c.losses[name][1],
+                **_judged(c, name),
+                **_times(one),
+            }
             for name, one in c.tasks.items()
         },
         "devices": [
@@ -47,6 +52,12 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "missing": len(c.missing),
         "dropped": c.dropped,
     }
+
+
+def _judged(c: Comparison, task: str) -> dict[str, float | None]:
+    """The latest evaluation of a task that has some."""
+    found = c.evaluations.get(task)
+    return {"val_loss": found.loss, **found.metrics} if found else {}
 
 
 def _times(ratio: Ratio) -> dict[str, int | None]:
@@ -87,6 +98,11 @@ def table(comparison: Comparison) -> str:
         f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
         "",
         *columns([("task", *_RATIO, "first loss", "last loss"), *tasks], numbers=True),
+        *(
+            f"{name} after step {one.step}: "
+            + ", ".join(f"{what} {_loss(value)}" for what, value in _judged(c, name).items())
+            for name, one in c.evaluations.items()
+        ),
         "",
         *columns([("kind", *_RATIO, "median op"), *kinds], numbers=True),
     ]

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from executor.workload.task import Evaluation, Task
 
 class Plain(NamedTuple):
     """losses: one per step; params and state by the model's own parameter names, buffers too.
-    val_losses: of evaluations, by the steps done. saved: the names in the model's
+    val_losses, metrics: of evaluations, by the steps done. saved: the names in the model's
     state dict but for frozen parameters."""
 
     losses: list[float]
@@ -25,6 +26,7 @@ class Plain(NamedTuple):
     buffers: dict[str, Tensor]
     val_losses: dict[int, float]
     saved: Set[str]
+    metrics: dict[int, dict[str, float]]
 
 
 Share = int | Sequence["Share"]
@@ -50,16 +52,18 @@ def train(
         model = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         model.train()
         loop = Loop(task, model, shares)
-        losses, val_losses = [], {}
+        losses, val_losses, metrics = [], {}, {}
         for step in range(task.steps):
             losses.append(loop.step(step, count(step)))
             if task.evaluate and (step + 1) % task.evaluate.every == 0:
                 val_losses[step + 1] = loop.evaluate(task.evaluate, count(step))
+                metrics[step + 1] = loop.metrics
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = {name: loop.state(p) for name, p in model.named_parameters()}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    return Plain(losses, params, state, buffers, val_losses, model.state_dict().keys() - frozen)
+    names = model.state_dict().keys() - frozen
+    return Plain(losses, params, state, buffers, val_losses, names, metrics)
 
 
 class Loop:
@@ -123,14 +127,26 @@ class Loop:
         every = [self._given(evaluation.data(number)) for number in range(evaluation.batches)]
         weights = [self.task.weight(given) if self.task.weight else 1 for given in every]
         losses, mean = [], sum(weights) / len(every)
+        found: dict[str, list[float]] = {name: [] for name in evaluation.metrics}
         for given, weight in zip(every, weights, strict=True):
             total = 0.0
             for piece, divisor in self._pieces(given, microbatches):
                 with torch.no_grad(), self._autocast():
                     total += float(self._loss(piece) / divisor) if divisor < math.inf else 0.0
+                with torch.no_grad():
+                    for name, metric in evaluation.metrics.items():
+                        found[name] += self._judged(metric, piece)
             losses.append(total * (weight / mean))
+        self.metrics = {name: float(sum(map(Fraction, v)) / len(v)) for name, v in found.items()}
         self.model.train()
         return sum(losses) / len(losses)
+
+    def _judged(self, metric: Callable[[Any, Any], Tensor], piece: Any) -> list[float]:
+        inputs, targets = (piece, piece) if self.task.loss is None else piece
+        with self._autocast():
+            outputs = self._outputs(inputs)
+        found: list[float] = metric(outputs, targets).tolist()
+        return found
 
     def _pieces(self, given: Any, microbatches: int) -> list[tuple[Any, float]]:
         """Microbatches, each with the divisor of its loss."""

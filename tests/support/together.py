@@ -120,6 +120,7 @@ def _finish(found: Bits, number: int, given: processes.Given, train: processes.T
 def _left(plan: Plan, result: Result, number: int) -> Bits:
     """Losses, and all that checkpoints would hold of the tasks that were not dropped."""
     found: Bits = {"losses": result.losses, "evaluations": result.val_losses}
+    found["metrics"] = result.metrics
     found["dropped"] = sorted(result.dropped)
     found["stopped"] = {name: stop.step for name, stop in result.stopped.items()}
     for task in plan.tasks:

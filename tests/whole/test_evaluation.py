@@ -4,12 +4,15 @@
 """
 
 import json
+import math
 import shutil
 import signal
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import chain as chained
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +28,7 @@ import plans
 from executor import run
 from executor.driver import Options
 from executor.errors import InterruptedRun, MismatchError
+from executor.workload import mean_of
 from executor.workload.task import Evaluation, Task
 from plans import runlog
 from profiles.schema import Precision
@@ -55,8 +59,20 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))
 
 
+def near(outputs: Tensor, targets: Tensor) -> Tensor:
+    """For each sample, whether half of its values are not far off."""
+    return ((outputs - targets).abs() < 1).float().mean(1) > 0.5
+
+
+def error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().sum(1)
+
+
+METRICS = {"near": near, "error": error}
+
+
 def tasks(steps: int = 5) -> list[Task]:
-    judged = Evaluation(EVERY, held_out, BATCHES)
+    judged = Evaluation(EVERY, held_out, BATCHES, metrics=METRICS)
     return [
         chain("judged", 3, 4, steps, make=normed, seed=1, evaluate=judged),
         chain("plain", 3, 4, steps, make=normed, seed=2),
@@ -135,6 +151,28 @@ def unlisted() -> list[Task]:
     return [replace(tasks()[0], model=Unlisted)]
 
 
+def with_metric(metric: Any) -> list[Task]:
+    return [
+        replace(tasks()[0], evaluate=Evaluation(EVERY, held_out, BATCHES, metrics={"m": metric}))
+    ]
+
+
+def texts() -> list[Task]:
+    return with_metric(lambda outputs, targets: "good")
+
+
+def means() -> list[Task]:
+    return with_metric(lambda outputs, targets: error(outputs, targets).mean())
+
+
+def failing() -> list[Task]:
+    return with_metric(lambda outputs, targets: error(outputs, targets[0]).sum(7))
+
+
+def none() -> list[Task]:
+    return with_metric(0.5)
+
+
 def never() -> list[Task]:
     return [replace(task, evaluate=Evaluation(6, held_out, 1)) for task in tasks()]
 
@@ -165,6 +203,10 @@ def vals(log: str, task: str = "judged") -> dict[int, float | None]:
     return {r.step: r.loss for r in runlog.load(log).evaluations if r.task == task}
 
 
+def metrics(log: str, task: str = "judged") -> dict[int, dict[str, float | None]]:
+    return {r.step: r.metrics for r in runlog.load(log).evaluations if r.task == task}
+
+
 def built(workload: str, *options: str) -> plans.Plan:
     """A plan in `plan.json` on the smallest device that will do."""
     profile(f"{__file__}:{workload}", "profile.json")
@@ -182,8 +224,10 @@ def test_evaluations_have_the_bits_of_a_plain_loop() -> None:
     for task, planned in zip(precise(), plan.tasks, strict=True):
         never = train(replace(task, evaluate=None), planned.microbatches)
         assert_saved(f"x/{task.name}.pt", never)
-        known = train(task, planned.microbatches).val_losses
+        plain = train(task, planned.microbatches)
+        known = plain.val_losses
         assert vals("x", task.name) == known, task.name
+        assert metrics("x", task.name) == plain.metrics, task.name
         assert sorted(known) == ([2, 4] if task.evaluate else [])
 
 
@@ -245,7 +289,9 @@ def test_a_rule_about_evaluations_frees_the_device() -> None:
         assert sorted(vals("x")) == [*range(EVERY, last + 1, EVERY)]
     answer = succeeded(executor_cli("run", "plan.json", "-o", "x", "--overwrite", "--json"))
     told = {task["task"]: task["val_losses"] for task in json.loads(answer.out)["tasks"]}
-    assert told["judged"] == [{"step": s, "loss": loss} for s, loss in vals("x").items()]
+    known = metrics("x")
+    judged = [{"step": n, "loss": v, "metrics": known[n]} for n, v in vals("x").items()]
+    assert told["judged"] == judged
     assert told["plain"] == []
 
 
@@ -256,6 +302,10 @@ def test_a_rule_about_evaluations_frees_the_device() -> None:
         ("counting", "buffer 1.calls changes in eval mode"),
         ("unlisted", "layers of the model were found as it trains"),
         ("too_few", "task judged: evaluation data(1): IndexError: list index out of range"),
+        ("texts", "task judged: evaluation: metric m gave str; it must give a tensor of [2], a"),
+        ("means", "task judged: evaluation: metric m gave a tensor of []; it must give a tensor"),
+        ("failing", "task judged: evaluation: metric m: IndexError: Dimension out of range"),
+        ("none", "task judged: evaluate.metrics: m is 0.5; it must be a function of outputs"),
         ("never", "evaluate.every is 6; it must be a whole number from 1 to 5, the task's steps"),
     ],
 )
@@ -276,6 +326,29 @@ def test_a_model_may_do_something_else_in_eval_mode() -> None:
     told = "evaluation: 3 batches after every 2 steps in the plan, 1"
     with pytest.raises(MismatchError, match=told):
         run(plan, [other])
+
+
+def test_metrics_are_told(tmp_path: Path) -> None:
+    """In the report of a run, also of one that goes on, and beside its losses where it is compared
+    with its plan."""
+    built("tasks")
+    found = [succeeded(executor_cli("run", "plan.json", "-o", "x")).out for _ in range(2)]
+    latest = metrics("x")
+    told = ", ".join(f"{one['error']:.4g} after step {step}" for step, one in latest.items())
+    assert all(f"error: judged {told}" in out for out in found)
+    compared = succeeded(planner_cli("compare", "plan.json", "x"))
+    last = f"near {latest[4]['near']:.4f}, error {latest[4]['error']:.4f}"
+    assert f"judged after step 4: val_loss {vals('x')[4]:.4f}, {last}" in compared.out
+    answer = succeeded(planner_cli("compare", "plan.json", "x", "--json"))
+    judged = json.loads(answer.out)["tasks"]["judged"]
+    assert {name: judged[name] for name in METRICS} == latest[4]
+
+
+def test_a_metric_is_the_same_in_whatever_parts_it_comes() -> None:
+    """The exact mean over samples, rounded once; no number where one of them is none."""
+    rows = [[0.1, 0.2, 1e16], [0.3, -1e16, 0.7]]
+    assert mean_of(chained.from_iterable(rows)) == mean_of([1e16, 0.7, 0.3, 0.2, -1e16, 0.1])
+    assert math.isnan(mean_of([math.inf, -math.inf]))
 
 
 def test_batches_that_are_missing_are_named() -> None:
