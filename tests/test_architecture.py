@@ -42,10 +42,12 @@ MAY_IMPORT = {
         "shards inputs",
         "booking": "builder processes inputs",
         "surviving": "",
+        "curves": "",
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",
         "face": "sweep builder estimate views inputs",
-        "cli": "booking surviving sweep_table sweep builder estimate charts exporting views inputs",
+        "cli": "booking curves surviving sweep_table sweep builder estimate charts exporting views "
+        "inputs",
         "__main__": "cli",
     },
     "executor": {

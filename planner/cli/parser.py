@@ -11,6 +11,7 @@ from typing import get_args
 
 from planner.cli.plan_commands import build_book, build_plan, estimate_profile, sweep_budgets
 from planner.cli.show_commands import (
+    EXPORTS,
     check_plan,
     compare_run,
     export_plan,
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
         ("show", show_plan, _show, "describe a plan, draw it"),
         ("compare", compare_run, _compare, "predicted against actual"),
-        ("export", export_plan, _export, "write a plan's pipeline for another system to run"),
+        ("export", export_plan, _export, "write a plan's pipeline, or a run's losses, for others"),
     ):
         command = names.add_parser(name, help=text)
         command.set_defaults(command=run)
@@ -96,9 +97,10 @@ def _compare(option: Option) -> None:
 
 
 def _export(option: Option) -> None:
-    option("plan", metavar="PLAN")
-    text = "torch-pipelining: a schedule that torch.distributed.pipelining loads, and its stages"
-    option("--format", choices=("torch-pipelining",), required=True, help=text)
+    option("plan", metavar="PLAN|RUN")
+    text = "torch-pipelining: a schedule of PLAN that torch.distributed.pipelining loads, and its "
+    text += "stages; csv, tensorboard: losses and metrics of the run in folder RUN, by step"
+    option("--format", choices=EXPORTS, required=True, help=text)
     option("-o", "--output", required=True, metavar="DIR")
 
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 
 import plans
-from planner import surviving
+from planner import curves, surviving
 from planner.exporting import schedule
 from planner.inputs import corrections, residuals
 from planner.views import (
@@ -230,17 +230,38 @@ def _compare_plans(options: argparse.Namespace) -> int:
 
 
 def export_plan(options: argparse.Namespace) -> int:
-    """Write a sound plan's schedule and stages into a folder."""
-    folder = Path(options.output)
-    plan = plans.load(options.plan)
-    plans.prove(plan)  # what is not sound here is not there either
-    files = {folder / name: data for name, data in schedule(plan).files().items()}
+    """Write a sound plan's schedule and stages into a folder, or the curves of a run."""
+    folder, made = Path(options.output), _EXPORTS[options.format](options.plan)
+    files = {folder / name: data for name, data in made.items()}
     for path in files:
         check_target(path, options.plan)
     for path, data in files.items():
         write_atomic(path, data)
         print(f"wrote {path}", file=sys.stderr)
     return 0
+
+
+def _schedule(path: str) -> Mapping[str, bytes]:
+    plan = plans.load(path)
+    plans.prove(plan)  # what is not sound here is not there either
+    return schedule(plan).files()
+
+
+def _tables(path: str) -> Mapping[str, bytes]:
+    return {f"{task}.csv": curves.table(one) for task, one in _curves(path).items()}
+
+
+def _events(path: str) -> Mapping[str, bytes]:
+    name = "events.out.tfevents.gantry"  # TensorBoard looks for such names
+    return {f"{task}/{name}": curves.events(one) for task, one in _curves(path).items()}
+
+
+def _curves(path: str) -> Mapping[str, curves.Curve]:
+    return curves.curves(map(runlog.load, runlog.files(path)))
+
+
+_EXPORTS = {"torch-pipelining": _schedule, "csv": _tables, "tensorboard": _events}
+EXPORTS = tuple(_EXPORTS)
 
 
 def _check_pictures(options: argparse.Namespace, *inputs: str) -> None:

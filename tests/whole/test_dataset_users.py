@@ -99,7 +99,11 @@ def test_the_file_of_the_page_trains_as_it_stands() -> None:
     """But for the epochs and one of the processes."""
     page = (Path(plans.__file__).parents[1] / "docs" / "data.md").read_text()
     code = page.split("```python\n", 1)[1].split("```", 1)[0]
-    for told, short in {"3 * len(data)": "4", "workers=2": "workers=1"}.items():
+    for told, short in {
+        "3 * len(data)": "4",
+        "workers=2": "workers=1",
+        "every=8": "every=2",
+    }.items():
         assert told in code
         code = code.replace(told, short)
     Path("my.py").write_text(code)
@@ -107,7 +111,9 @@ def test_the_file_of_the_page_trains_as_it_stands() -> None:
     succeeded(planner_cli("build", "own.json", "-o", "own.plan", "--microbatch", 8))
     succeeded(executor_cli("run", "own.plan", "-o", "y"))
     (one,), _ = load("my.py:tasks")
-    assert_saved("y/photos.pt", train(one, 2))
+    plain = train(one, 2)
+    assert_saved("y/photos.pt", plain)
+    assert {line.step: line.metrics for line in runlog.load("y").evaluations} == plain.metrics
 
 
 def test_a_dataset_that_has_changed_its_length_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
