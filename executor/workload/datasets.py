@@ -32,6 +32,7 @@ from executor.workload.task import Task
 
 _DRAWS = threading.Lock()  # whoever lends numpy's and Python's generators to a sample holds it
 _AHEAD = 2  # batches that each worker process makes beyond those asked for
+_KEPT = 4  # batches that other tasks may ask for as well
 
 
 def loader(
@@ -100,6 +101,7 @@ class Loader:
     collate: Callable[[list[Any]], Any]
     _workers: int  # counts nowhere: the same batches
     _reader: "_Reader | None" = field(default=None, init=False)
+    _reading: threading.Lock = field(default_factory=threading.Lock, init=False)
     _order: tuple[int, Tensor] | None = field(default=None, init=False)  # of the latest epoch
     _row: tuple[int, Iterator[Any]] | None = field(default=None, init=False)  # and its next place
 
@@ -130,7 +132,8 @@ class Loader:
 
     def batch(self, step: int) -> Any:
         """The batch of a step, made here and now. RunError names a sample that cannot be had."""
-        samples = self._samples(step) if _indexed(self.dataset) else self._next(step)
+        with self._reading:
+            samples = self._samples(step) if _indexed(self.dataset) else self._next(step)
         with _drawing("collate", self.seed, step):
             try:
                 return self.collate(samples)
@@ -228,6 +231,7 @@ class _Reader:
         self._next, self._latest = 0, -1
         self._after: dict[int, int] = {}  # steps that others than their next ones have followed
         self._batches: Any = None
+        self._kept: dict[int, Any] = {}  # the latest
 
     def batch(self, step: int) -> Any:
         """The batch of a step. RunError where it cannot be had."""
@@ -248,6 +252,8 @@ class _Reader:
         self._thread.shutdown(wait=False)
 
     def _take(self, step: int) -> Any:
+        if step in self._kept:  # of another task with the same loader
+            return self._kept[step]
         if step != self._latest + 1:
             self._after[self._latest] = step
         self._latest = step
@@ -259,6 +265,7 @@ class _Reader:
         while number != step:
             found = next(self._batches)
             number = self._asked.popleft()
+        self._kept = dict([*self._kept.items(), (step, found)][-_KEPT:])
         return found
 
     def _loader(self) -> DataLoader[Any]:

@@ -118,6 +118,14 @@ class Looped(nn.Module):
         return x if self.training else x * 2
 
 
+class Returning(Looped):
+    """Returns its loss, and what a metric wants to see."""
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        outputs = super().forward(x)
+        return {"loss": F.mse_loss(outputs, y), "outputs": outputs}
+
+
 class Unlisted(nn.Module):
     """Only the graph of its operations in training says what its layers are."""
 
@@ -145,6 +153,17 @@ def counting() -> list[Task]:
 
 def looped() -> list[Task]:
     return [replace(tasks()[0], model=Looped)]
+
+
+def returning() -> list[Task]:
+    def named(number: int) -> dict[str, Tensor]:
+        return dict(zip("xy", rows(number), strict=True))
+
+    def seen(outputs: Any, inputs: dict[str, Tensor]) -> Tensor:
+        return error(outputs["outputs"], inputs["y"])
+
+    judged = Evaluation(EVERY, named, BATCHES, metrics={"seen": seen})
+    return [replace(tasks()[0], model=Returning, loss=None, data=named, evaluate=judged)]
 
 
 def unlisted() -> list[Task]:
@@ -342,6 +361,15 @@ def test_metrics_are_told(tmp_path: Path) -> None:
     answer = succeeded(planner_cli("compare", "plan.json", "x", "--json"))
     judged = json.loads(answer.out)["tasks"]["judged"]
     assert {name: judged[name] for name in METRICS} == latest[4]
+
+
+def test_a_metric_sees_all_that_a_model_returns() -> None:
+    """Which returns its loss itself, and is cut into its modules."""
+    plan = built("returning")
+    assert len(plan.tasks[0].shards) > 1
+    succeeded(executor_cli("run", "plan.json", "-o", "x"))
+    (task,) = returning()
+    assert metrics("x") == train(task, plan.tasks[0].microbatches).metrics
 
 
 def test_a_metric_is_the_same_in_whatever_parts_it_comes() -> None:

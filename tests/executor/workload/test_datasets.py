@@ -154,6 +154,15 @@ def test_processes_read_what_followed_before(tmp_path: Path) -> None:
     assert all(one != next for one, next in pairwise(first[2 * _AHEAD :])), first
 
 
+def test_tasks_with_one_loader_read_once(tmp_path: Path) -> None:
+    """Where they train side by side."""
+    made = loader(Photos(COUNT, seen=tmp_path / "seen"), BATCH, workers=1)
+    with reading_ahead(made) as batch:
+        for step in range(6):
+            assert same(batch(step), batch(step))
+    assert len((tmp_path / "seen").read_text().split()) <= (6 + 2 * _AHEAD) * BATCH
+
+
 def test_a_process_that_is_gone_ends_the_run() -> None:
     """In a line, and soon."""
     made = loader(Photos(COUNT), BATCH, workers=1)
