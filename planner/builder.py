@@ -10,8 +10,9 @@ from typing import get_args
 
 from msgspec import structs
 
+from planner.bases import Grouping, groupings, joined, parted
 from planner.bounds import Bounds, bounds_by_lengths, named_bounds, task_bounds
-from planner.errors import Infeasible
+from planner.errors import Infeasible, NoPlanFound
 from planner.exploring import explore
 from planner.inputs import (
     Effort,
@@ -39,7 +40,7 @@ from planner.timetable import (
     schedule_bound_us,
     timetable,
 )
-from plans import prove, samples
+from plans import InvalidPlan, prove, samples
 from plans.prediction import Bound, Prediction, Solver
 from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
@@ -85,6 +86,9 @@ def build(
             "leave it out, or give more --devices or a larger --layout"
         )
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
+    ways = groupings(problem) if policy == "gantry" else []
+    if ways:
+        return _on_bases(problem, ways, effort, jobs)
     if not with_lengths(problem, policy):
         return _fitted(problem, policy, effort, jobs)[0]
     if output is None:
@@ -98,6 +102,26 @@ def build(
             if one.packed and (evaluations := one.packed.evaluations):
                 samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
     return plan
+
+
+def _on_bases(problem: Problem, ways: Sequence[Grouping], effort: Effort, jobs: int) -> Plan:
+    """The plan that ends soonest of those in which tasks of one base train together. Of replicas of
+    joined tasks each task may have another part, which may come together in an order in which no
+    loop adds: such a plan the checker refuses, and it counts as not found."""
+    found, failures = list[Plan](), list[Infeasible | NoPlanFound | InvalidPlan]()
+    for number, grouping in enumerate(ways):
+        share = effort.left / (len(ways) - number)
+        own = replace(effort, deadline=time.monotonic() + share)
+        try:
+            made, _ = _fitted(joined(problem, grouping), "gantry", own, jobs)
+            plan = parted(problem, grouping, made)
+            prove(plan)
+            found.append(plan)
+        except (Infeasible, NoPlanFound, InvalidPlan) as error:
+            failures.append(error)
+    if not found:
+        raise failures[-1]
+    return min(found, key=lambda plan: plan.prediction.makespan_us)
 
 
 def _fitted(

@@ -35,12 +35,25 @@ from profiles.schema import (
 VERSION = 1
 
 Role = Literal[
-    "param", "state", "grad", "batch", "x", "y", "dx", "dy", "other", "saved", "norm", "tied", "tie"
+    "param",
+    "base",
+    "state",
+    "grad",
+    "batch",
+    "x",
+    "y",
+    "dx",
+    "dy",
+    "other",
+    "saved",
+    "norm",
+    "tied",
+    "tie",
 ]
 OpId = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|batch|norm|x\d+|dx\d+|a\d+|tie\d+)\.[FBIWUPSXRN]\d+$",
+        pattern=r"^[A-Za-z0-9_-]+\.(s\d+|base\d+|batch|norm|x\d+|dx\d+|a\d+|tie\d+)\.[FBIWUPSXRN]\d+$",
         max_length=LONGEST_NAME,
     ),
 ]
@@ -101,6 +114,8 @@ class Shard(Struct, frozen=True):
     masters, which begin its state.
     left_bytes: what is alive of a microbatch's graph, with gradients kept for it, from the end of
     its I to the end of its W.
+    base_bytes: of parameters that nothing trains, which lie in a buffer of their own, the role
+    "base", for all tasks of the same base; `param_bytes` are those of the others.
     """
 
     first_layer: Count
@@ -116,6 +131,7 @@ class Shard(Struct, frozen=True):
     rng_draws: Count | None
     cast: bool = False
     left_bytes: Count = 0
+    base_bytes: Count = 0
 
 
 class Lengths(Struct, frozen=True):
@@ -163,6 +179,7 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
     parts: Parts = UNKNOWN
+    base: str = ""  # the task in whose name the host store has the base; "": it has one alone
     shards: Annotated[tuple[Shard, ...], msgspec.Meta(min_length=1)]
 
     def homes(self, group: Iterable[int]) -> list[int | None]:

@@ -72,12 +72,18 @@ def evaluated(task: Task) -> Task:
 
 
 def stored(task: Task) -> dict[str, Entry]:
-    """A task's buffers in the host store between segments, by name, of values that have bytes."""
+    """A task's buffers in the host store between segments, by name, of values that have bytes. Its
+    base is there in the name of the first task that has it."""
     kept: dict[str, Entry] = {}
     for number, shard in enumerate(task.shards):
         params = 0 if shard.cast else shard.param_bytes
-        sizes: dict[Role, int] = {"param": params, "state": shard.state_bytes}
+        sizes: dict[Role, int] = {
+            "param": params,
+            "base": shard.base_bytes,
+            "state": shard.state_bytes,
+        }
         for role, size in sizes.items():
             if size:
-                kept[f"{task.name}.s{number}.{role}"] = Entry(task.name, number, role, size)
+                owner = task.base if role == "base" else task.name
+                kept[f"{owner}.s{number}.{role}"] = Entry(owner, number, role, size)
     return kept

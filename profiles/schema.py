@@ -294,6 +294,7 @@ class Task(Struct, frozen=True, kw_only=True):
     lengths: Lengths | None = None  # None: all samples are alike
     evaluation_lengths: Lengths | None = None  # of the samples of each evaluation
     parts: Parts = UNKNOWN
+    base: Sha256 | None = None  # of all parameters that it does not train; None: it trains all
     layers: Annotated[tuple[Layer, ...], msgspec.Meta(min_length=1)]
 
 

@@ -38,7 +38,8 @@ MAY_IMPORT = {
         "pipelines": "lowering bounds search rounds orders shards inputs",
         "timetable": "pipelines search lowering bounds rounds shards inputs",
         "exploring": "timetable search bounds inputs",
-        "builder": "exploring timetable sequences pipelines search lowering bounds rounds "
+        "bases": "rounds shards inputs",
+        "builder": "bases exploring timetable sequences pipelines search lowering bounds rounds "
         "shards inputs",
         "booking": "builder processes inputs",
         "surviving": "",

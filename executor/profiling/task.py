@@ -34,7 +34,7 @@ from executor.profiling.layer_checks import (
 )
 from executor.profiling.model_checks import check_left_out, check_model
 from executor.profiling.parts import Probe, find_parts
-from executor.shards import Shard, tie_bytes, ties
+from executor.shards import Shard, base_of, tie_bytes, ties
 from executor.workload import (
     Batch,
     Task,
@@ -207,6 +207,7 @@ def measure(
         if task.batch and task.evaluate
         else None,
         parts=parts,
+        base=base_of(model, task.precision),
         layers=tuple(measured),
     )
 

@@ -179,7 +179,7 @@ def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
 
 def _file_bytes(plan: Plan, task: Task) -> int:
     """About the bytes of a task's file, where what is frozen may be left out."""
-    frozen = sum(s.param_bytes - s.grad_bytes for s in task.shards if not s.cast)
+    frozen = sum(s.base_bytes + s.param_bytes - s.grad_bytes for s in task.shards if not s.cast)
     return kept_bytes(task) - frozen * (not waiting(plan))
 
 

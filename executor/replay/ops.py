@@ -145,6 +145,8 @@ def _bound(work: Work) -> Shard:
     """The shard's shell, its parameters those that the op reads."""
     shard = work.task.replicas.on(work.name.number, work.place)
     shard.parameters.bind(work.source("param"))
+    if "base" in work.reads:
+        shard.parameters.bind_base(work.reads["base"])
     if shard.tied and "tied" in work.reads:
         shard.tied.bind(work.reads["tied"])
     return shard

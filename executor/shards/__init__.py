@@ -1,6 +1,6 @@
 """Shards: layers and their state, in memory that the plan moves; the host store."""
 
-from executor.shards.checks import Saved, frozen_in
+from executor.shards.checks import Saved, base_of, frozen_in
 from executor.shards.forward import DRAWS, Modes
 from executor.shards.graphs import Graph
 from executor.shards.halves import backward_input, backward_weights

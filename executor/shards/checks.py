@@ -37,6 +37,7 @@ def expect_shard(plan: PlanTask, index: int, mine: Parameters) -> None:
     learn = len(mine.trainable)
     pairs = {
         "bytes of parameters": (planned.param_bytes, mine.views.bytes),
+        "bytes of the base": (planned.base_bytes, mine.base_views.bytes),
         "bytes of gradients": (planned.grad_bytes, mine.grad_views.bytes),
         "trained parameters": (len(mine.all) if planned.cast else learn, learn),
     }

@@ -70,7 +70,10 @@ def staging_of(part: Part) -> dict[str, int]:
 def _model_bytes(plan: PlanTask, task: Task) -> int:
     """Bytes of a task's model before its parameters lie in the store: as it is built, in fp32, if
     it is not there already; and, where it trains in bf16, what it runs on to be cut."""
-    parameters, low = sum(shard.param_bytes for shard in plan.shards), plan.precision == "bf16"
+    parameters, low = (
+        sum(s.param_bytes + s.base_bytes for s in plan.shards),
+        plan.precision == "bf16",
+    )
     built = 0 if isinstance(task.model, nn.Module) else parameters * (1 + low)
     runs = plan.cut is None or plan.cut.samples > 0
     return built + parameters * (low and runs)
@@ -94,4 +97,4 @@ def store_bytes(part: Part) -> int:
 def kept_sizes(shard: Shard) -> dict[str, int]:
     """Bytes that the store keeps of a shard, by role."""
     params = {} if shard.cast else {"param": shard.param_bytes}
-    return params | {"state": shard.state_bytes}
+    return params | {"state": shard.state_bytes, "base": shard.base_bytes}

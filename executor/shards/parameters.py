@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from executor.errors import WorkloadError
-from executor.numerics import Cast, Home, Spec, Views, foreign_hooks, homes, norms_of, spec_of
+from executor.numerics import Cast, Home, Spec, Views, foreign_hooks, homes, norms_of, same, spec_of
 from profiles.schema import Precision
 
 Absent = frozenset[int]  # numbers of trainable parameters without a gradient
@@ -28,7 +28,8 @@ class Parameters:
     those that are `borrowed` from another shard.
 
     views, grad_views: their layout in a flat, and that of their gradients. masters: layout of the
-    fp32 copies at the beginning of the optimizer's state; None where there are none.
+    fp32 copies at the beginning of the optimizer's state; None where there are none. apart: those
+    that are not trained lie in a flat of their own, the base, as `base_views` says.
     """
 
     def __init__(
@@ -36,6 +37,8 @@ class Parameters:
         layers: Sequence[nn.Module],
         precision: Precision = "fp32",
         borrowed: Collection[nn.Parameter] = (),
+        *,
+        apart: bool = False,
     ) -> None:
         every = {id(p): p for layer in layers for p in layer.parameters()}
         self.borrowed = list(borrowed)
@@ -43,12 +46,17 @@ class Parameters:
         self.trainable = [p for p in self.all if p.requires_grad]
         low = precision == "bf16"
         self._layers = layers
-        self.views = Views([_spec(p, low) for p in self.all])
+        self.apart = apart
+        self.frozen = [p for p in self.all if not p.requires_grad] if apart else []
+        self._held = self.trainable if apart else self.all
+        self.views = Views([_spec(p, low) for p in self._held])
+        self.base_views = Views([_spec(p, low) for p in self.frozen])
         self.grad_views = Views([_spec(p, low) for p in self.trainable])
         self.masters = (
             Views([_spec(p)._replace(dtype=torch.float32) for p in self.trainable]) if low else None
         )
         self.flat = torch.empty(0, dtype=torch.uint8)  # where they are bound
+        self.base = torch.empty(0, dtype=torch.uint8)
         self._place = self.flat.data_ptr()
         self._homes: list[Home] | None = None
 
@@ -57,8 +65,9 @@ class Parameters:
         pairs = zip(self.trainable, self.grad_views.specs, strict=True)
         return Views([spec for parameter, spec in pairs if id(parameter) in of])
 
-    def write(self, flat: Tensor | None, state: Tensor | None) -> None:
-        """Copy the current parameters into `flat` (uint8), if there is one, and bind them there.
+    def write(self, flat: Tensor | None, state: Tensor | None, base: Tensor | None = None) -> None:
+        """Copy the current parameters into `flat` (uint8), if there is one, and bind them there;
+        those that are apart into `base` (uint8).
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
         if self.masters:
@@ -68,8 +77,12 @@ class Parameters:
             for layer in self._layers:
                 layer.to(torch.bfloat16)
         if flat is not None:
-            for parameter, target in zip(self.all, self.views.at(flat), strict=True):
+            for parameter, target in zip(self._held, self.views.at(flat), strict=True):
                 target.copy_(parameter.detach())
+        if base is not None:
+            for parameter, target in zip(self.frozen, self.base_views.at(base), strict=True):
+                target.copy_(parameter.detach())
+            self.bind_base(base)
         self.bind(flat)
 
     def bind(self, flat: Tensor | None) -> None:
@@ -81,6 +94,18 @@ class Parameters:
             self._show(place, shapes if flat is None else self.views.at(flat))
             self.flat = torch.empty(0, dtype=torch.uint8) if flat is None else flat
 
+    def bind_base(self, base: Tensor) -> None:
+        """Let those that are apart be views of `base`, whose bytes are already there."""
+        if base.data_ptr() != self.base.data_ptr():
+            for parameter, value in zip(self.frozen, self.base_views.at(base), strict=True):
+                parameter.data = value
+            self.base = base
+
+    def differs(self, base: Tensor) -> bool:
+        """True if some that are apart, as they are now, have other bits than those in `base`."""
+        pairs = zip(self.frozen, self.base_views.at(base), strict=True)
+        return any(not same(p.detach().to(value.dtype), value) for p, value in pairs)
+
     def make(self, state: Tensor) -> None:
         """Let the parameters have memory of their own, made from the masters in `state`."""
         assert self.masters is not None, "without masters nothing is cast"
@@ -89,10 +114,10 @@ class Parameters:
 
     def leave(self) -> None:
         """Let the parameters be empty: using them is an error until they are bound again."""
-        self._show(_LEFT, (parameter.new_empty(0) for parameter in self.all))
+        self._show(_LEFT, (parameter.new_empty(0) for parameter in self._held))
 
     def _show(self, place: int, values: Iterable[Tensor]) -> None:
-        for parameter, value in zip(self.all, values, strict=True):
+        for parameter, value in zip(self._held, values, strict=True):
             parameter.data = value
         self._place = place
 
@@ -164,6 +189,7 @@ class Parameters:
     def take_layout(self, other: "Parameters") -> None:
         """Lie in flats as those that this one is a copy of, which may have been empty."""
         self.views, self.grad_views = Views(other.views.specs), Views(other.grad_views.specs)
+        self.base_views = Views(other.base_views.specs)
 
 
 def _empty(layers: Sequence[nn.Module]) -> dict[int, Any]:

@@ -44,6 +44,8 @@ class Shard:
     input is the data, which becomes bf16 where the parameters are. `tied`: its part in parameters
     that other shards use as well; `parameters` are without those that it borrows.
 
+    `apart`: what it does not train lies in a flat of its own, the base of several tasks.
+
     Bind parameters before a forward and a backward. One thread at a time may use a shard; `replica`
     makes another one for another device.
     """
@@ -58,13 +60,14 @@ class Shard:
         first: bool = False,
         found: Found | None = None,
         tied: Tied | None = None,
+        apart: bool = False,
     ) -> None:
         self.layers = list(layers)
         self._factory = optimizer
         self._forward = Forward(self.layers, ending, precision, first)
         self.tied = tied
         borrowed = list(tied.borrowed.values()) if tied else ()
-        self.parameters = Parameters(self.layers, precision, borrowed)
+        self.parameters = Parameters(self.layers, precision, borrowed, apart=apart)
         self.buffers = Buffers(self.layers, found)
         # None before the first update, and in a shard without trainable parameters.
         self.optimizer: ShardOptimizer | None = None
@@ -83,12 +86,14 @@ class Shard:
         """Bytes of the optimizer's state; known after the first update."""
         return self.optimizer.state_bytes if self.optimizer else 0
 
-    def write_params(self, flat: Tensor | None, state: Tensor | None = None) -> None:
+    def write_params(
+        self, flat: Tensor | None, state: Tensor | None = None, base: Tensor | None = None
+    ) -> None:
         """Copy the current parameters into `flat` (uint8, param_bytes) and bind them there; None:
-        keep nothing but the masters.
+        keep nothing but the masters. Those that are apart go into `base` (uint8).
 
         In bf16 they become so now; `state` (uint8) gets the fp32 masters."""
-        self.parameters.write(flat, state)
+        self.parameters.write(flat, state, base)
         self.buffers = Buffers(self.layers, self.buffers.found)  # bf16 made others of them
 
     def forward(
@@ -204,7 +209,10 @@ class Shard:
 
     def _places(self, leaves: Sequence[Tensor]) -> dict[str | int, Tensor]:
         """Tensors that a packed graph finds outside: the bound parameters, and a value."""
-        places: dict[str | int, Tensor] = {"param": self.parameters.flat, **dict(enumerate(leaves))}
+        own = self.parameters
+        places: dict[str | int, Tensor] = {"param": own.flat, **dict(enumerate(leaves))}
+        if own.frozen:
+            places["base"] = own.base
         if self.tied:
             places["tied"] = self.tied.bound
         return places
@@ -308,6 +316,7 @@ class Shard:
             first=self._forward.first,
             found=self.buffers.found,
             tied=self.tied.of(memo) if self.tied else None,
+            apart=self.parameters.apart,
         )
         twin.parameters.take_layout(self.parameters)
         return twin

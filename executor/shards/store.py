@@ -56,6 +56,7 @@ class HostTask:
         saved: Saved | None,
         cut: Cutter,
         fills: Collection[int] | None,
+        base: str | None = None,
     ) -> None:
         self.plan = plan
         self.task = task
@@ -65,7 +66,7 @@ class HostTask:
         if saved:
             expect_samples(plan, saved, self.samples)
         self.model, self.rng_state = build(task, source)
-        self.base = base_of(self.model, plan.precision)
+        self.base = base or base_of(self.model, plan.precision)
         self._names = {id(p): name for name, p in self.model.named_parameters()}
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
@@ -73,19 +74,36 @@ class HostTask:
             self.rng_state, self.loss_scale = saved.rng, saved.loss_scale
         self.shards = _shards(plan, task, self.model, cut(plan, task, self.model))
         self._flats = [  # by role; without parameters where masters alone are kept
-            {role: _flat(flats, f"{plan.name}.s{k}.{role}", size) for role, size in sizes.items()}
+            {
+                role: _flat(
+                    flats, f"{plan.base if role == 'base' else plan.name}.s{k}.{role}", size
+                )
+                for role, size in sizes.items()
+            }
             for k, sizes in enumerate(map(kept_sizes, plan.shards))
         ]
         for k, shard in enumerate(self.shards):
             expect_shard(plan, k, shard.parameters)
-            own = self._flats[k] if k in (fills or ()) else {}
-            shard.write_params(own.get("param"), own.get("state"))
+            self._write(k, shard, fills=k in (fills or ()))
         self.buffer_bytes = sum(shard.buffers.bytes for shard in self.shards)
         self.numbers = _numbers(self.model, self.shards)
         self.trainable = sum(map(len, self.numbers))
         expect_task(plan, task, self.trainable)
         if saved and fills is not None:
             self._restore(saved, fills)
+
+    def _write(self, k: int, shard: Shard, *, fills: bool) -> None:
+        """Let a shard begin in the store. The base is there already where another task has written
+        it; MismatchError where that has another one."""
+        own, base = self._flats[k] if fills else {}, self._flats[k]["base"]
+        writes = fills and self.plan.base == self.plan.name
+        shard.write_params(own.get("param"), own.get("state"), base if writes else None)
+        if fills and not writes and shard.parameters.differs(base):
+            raise MismatchError(
+                f"task {self.plan.name}: what it does not train is no longer what task "
+                f"{self.plan.base} does not train; profile and build again"
+            )
+        shard.parameters.bind_base(base)
 
     def _restore(self, saved: Saved, fills: Collection[int]) -> None:
         """Let the optimizers go on, in the store those of the shards that it `fills`.
@@ -127,8 +145,14 @@ class HostTask:
 
     @property
     def kept(self) -> list[Tensor]:
-        """The flats that live in the store between segments, shard by shard; none that is empty."""
-        return [flat for flats in self._flats for flat in flats.values() if flat.numel()]
+        """The flats that live in the store between segments, shard by shard; none that is empty,
+        and no base, which is always there."""
+        return [
+            flat
+            for flats in self._flats
+            for role, flat in flats.items()
+            if flat.numel() and role != "base"
+        ]
 
     def leave(self) -> None:
         """Let go of the store, where others will be; using the model is an error from now on."""
@@ -233,8 +257,9 @@ class HostStore:
         for t in sorted(part.tasks, key=lambda t: t.name not in begin):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             fills = None if shared and not shared.fills else part.held.get(t.name, ())
+            base = self.tasks[t.base].base if t.base in self.tasks else None  # hashed once
             try:
-                self.tasks[t.name] = HostTask(t, *own, fills)
+                self.tasks[t.name] = HostTask(t, *own, fills, base)
             except MismatchError as error:
                 lines += error.lines
                 continue
@@ -297,6 +322,7 @@ def _shards(
             task.precision,
             first=k == 0,
             tied=tied,
+            apart=bool(plan.base),
         )
         for k, (cut, tied) in enumerate(
             zip(plan.shards, tying(plan, layers, task.precision), strict=True)

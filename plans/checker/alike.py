@@ -48,4 +48,4 @@ def _judged(task: Task) -> tuple[object, ...]:
     """The facts of a task that the rules about a program look at."""
     sizes = task.batch_bytes, task.norm_bytes, task.tie_bytes
     tokens = task.microbatch if task.lengths else 0
-    return task.microbatches, tokens, *sizes, task.crossing, task.shards
+    return task.microbatches, tokens, *sizes, task.crossing, task.shards, task.base

@@ -38,6 +38,8 @@ def _most_bytes(name: OpName, role: str, task: Task) -> int:
     match role:
         case "param":
             return shard.param_bytes
+        case "base":
+            return shard.base_bytes
         case "state":
             return shard.state_bytes
         case "grad" | "other":
@@ -96,8 +98,8 @@ def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
                 yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
     told = set[str]()
     for (_, until, other), (start, _, name) in overlaps(kept(plan)):
-        mine, theirs = task_of(name), task_of(other)
-        if name not in told and (mine == theirs or stays[mine] & stays[theirs]):
+        together = _there(name, stays) & _there(other, stays)
+        if name not in told and (task_of(name) == task_of(other) or together):
             told.add(name)
             yield (
                 f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
@@ -115,6 +117,11 @@ def kept(plan: Plan) -> list[Extent]:
 def task_of(name: str) -> str:
     """The task of a buffer that is kept between segments."""
     return name.partition(".")[0]
+
+
+def _there(name: str, stays: Mapping[str, int]) -> int:
+    """The segments, as bits, during which the store has a buffer; a base it has all the time."""
+    return -1 if name.endswith(".base") else stays[task_of(name)]
 
 
 def foreign_writes(
@@ -140,7 +147,7 @@ def foreign_writes(
                     break
                 if end <= buffer.offset or other in own:
                     continue
-                if stays[task_of(other)] & runs:
+                if _there(other, stays) & runs:
                     yield (
                         f"{op.id}: writes {role} to {name}, over {other} of a task that program "
                         f"{view.program.name!r} does not train"

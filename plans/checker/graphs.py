@@ -54,7 +54,7 @@ def _holds(name: OpName, shard: Shard) -> bool:
 
 def _moved(made: Op, op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:
     """The graph's parameters and input lie elsewhere in the op that goes on with it."""
-    for role in ("param", "tied", "x", "batch"):
+    for role in ("param", "base", "tied", "x", "batch"):
         if role not in made.reads or role not in op.reads:
             continue
         there, here = buffers[made.reads[role]], buffers[op.reads[role]]

@@ -10,6 +10,7 @@ Roles = tuple[frozenset[str], frozenset[str]]
 
 COPIED = {
     "s": ("param", "state", "grad"),
+    "base": ("base",),
     "x": ("x",),
     "dx": ("dx",),
     "a": ("saved",),
@@ -27,6 +28,7 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
     packs = name.item == "s" and task.shards[name.number].activations == "offload"
     packed = frozenset({"saved"} if packs else ())
     lent, given, handed = _ties(name, task)
+    lent |= {"base"}
     kind = name.kind
     if kind is OpKind.FORWARD and last and evaluates:  # the loss
         return [(frozenset({"param", source, "batch"}) | lent, frozenset())]
@@ -98,5 +100,5 @@ def wrong_roles(op: Op, name: OpName, task: Task, *, evaluates: bool = False) ->
 
 def _empty_roles(name: OpName, task: Task) -> frozenset[str]:
     """Roles whose value has no bytes (SGD has no state): no buffer can hold them."""
-    sized = ("param", "state", "grad", "saved")
+    sized = ("param", "base", "state", "grad", "saved")
     return frozenset(role for role in sized if not value_bytes(name, role, task))

@@ -169,9 +169,11 @@ def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator
         yield f"{kind} acts on a shard, not on {item!r}"
     if item == "batch" and kind is OpKind.SPILL:
         yield "a batch is not spilled, it comes from the task's data"
+    if item == "base" and kind is OpKind.SPILL:
+        yield "a base is not spilled, nothing changes it"
     if kind is OpKind.FORWARD and number == count - 1 and not evaluates:
         yield "the last shard has no F, its B computes the loss"
-    if (item not in ("s", "norm") or kind in PASSES) and name.index >= task.microbatches:
+    if (item not in ("s", "base", "norm") or kind in PASSES) and name.index >= task.microbatches:
         yield f"there is no microbatch {name.index}, the task has {task.microbatches}"
     if kind in COMPUTES - {OpKind.FORWARD, OpKind.BACKWARD} and shard and not shard.grad_bytes:
         yield f"{kind} is about gradients of parameters, of which s{number} has 0 bytes"
@@ -190,7 +192,7 @@ def _judges(op: Op, name: OpName) -> bool:
         return True
     brings = name.kind in (OpKind.PREFETCH, OpKind.SEND)
     params = name.item == "s" and set(op.writes) == {"param"}
-    return name.kind is OpKind.FORWARD or (brings and (params or name.item == "batch"))
+    return name.kind is OpKind.FORWARD or (brings and (params or name.item in ("base", "batch")))
 
 
 def _lanes(name: OpName, task: Task) -> tuple[Lane, ...]:

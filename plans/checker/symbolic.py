@@ -35,6 +35,8 @@ class Value(NamedTuple):
     microbatches: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        if self.kind == "base":
+            return f"{self.task}.s{self.shard} base"
         if self.kind in ("param", "state"):
             return f"{self.task}.s{self.shard} {self.kind} version {self.step}"
         if self.kind == "norm":
@@ -143,7 +145,8 @@ class Run:
         """After leave, the host store holds what the last update made."""
         for buffer, (task, shard, role, _) in self._kept.items():
             held = self._memory.read(buffer)
-            wanted = Value(role, task, shard, self._version(task, shard, ROUNDS))
+            version = 0 if role == "base" else self._version(task, shard, ROUNDS)
+            wanted = Value(role, task, shard, version)
             if held not in (wanted, UNKNOWN):
                 self.found[buffer, ""] = (
                     f"{buffer}: after {ROUNDS} rounds and leave the host store must hold {wanted}, "
@@ -170,8 +173,12 @@ class Run:
         if not at.op.reads:
             return {role: at.value("batch", 0)}
         (source,) = at.op.reads  # another role where masters become parameters
-        what, whole = (source, name.task, name.number), name.item in ("s", "norm")
-        suffix = {"s": f" {source}", "norm": ""}.get(name.item, f" of microbatch {name.index}")
+        what, whole = (source, name.task, name.number), name.item in ("s", "base", "norm")
+        suffix = {"s": f" {source}", "base": "", "norm": ""}.get(
+            name.item, f" of microbatch {name.index}"
+        )
+        if name.item == "base":
+            what = (source, self._tasks[name.task].base, name.number)
 
         def fits(one: Value) -> bool:
             return one[:3] == what and (whole or one.microbatches == (name.index,))
@@ -248,6 +255,8 @@ class Run:
         if role in ("param", "state"):
             version = self._version(name.task, name.number, step)
             return Value(role, name.task, name.number, version)
+        if role == "base":  # nothing ever changes it
+            return Value("base", self._tasks[name.task].base, name.number, 0)
         if role == "batch":
             return Value("batch", name.task, 0, step, (name.index,))
         if role == "norm":  # of all shards that are trained

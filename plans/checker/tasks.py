@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from plans.ops import OpKind
+from plans.order import waiting
 from plans.schema import Plan, Task
 
 
@@ -12,6 +13,7 @@ def task_rules(plan: Plan) -> Iterator[str]:
     for task in plan.tasks:
         for rule in (_whole, _ties, _shards):
             yield from rule(task)
+    yield from _bases(plan)
 
 
 def _whole(task: Task) -> Iterator[str]:
@@ -66,6 +68,30 @@ def _shards(task: Task) -> Iterator[str]:
             )
         elif shard.cast and shard.state_bytes < shard.param_bytes:
             yield f"{where} its state has {shard.state_bytes} bytes for {shard.param_bytes}"
+
+
+def _bases(plan: Plan) -> Iterator[str]:
+    """Tasks of one base have it in the same shards; the task in whose name it is has it too, and
+    none of them waits on the disk, where others would find the base gone."""
+    by_name, away = {task.name: task for task in plan.tasks}, waiting(plan)
+    for task in plan.tasks:
+        if not task.base:
+            sizes = [shard.base_bytes for shard in task.shards]
+            if any(sizes):
+                yield f"{task.name}: has {sum(sizes)} base bytes, but no base"
+            continue
+        first = by_name.get(task.base)
+        if first is None or first.base != task.base:
+            yield f"{task.name}: its base is that of {task.base!r}, which has none in its name"
+        elif _held(first) != _held(task):
+            yield f"{task.name}: its base lies in other shards than that of {task.base!r}"
+        if task.name in away:
+            yield f"{task.name}: waits on the disk, but has a base in the host store"
+
+
+def _held(task: Task) -> list[tuple[int, int, int]]:
+    """Where the base of a task lies: first layer, end and bytes of each shard."""
+    return [(shard.first_layer, shard.end_layer, shard.base_bytes) for shard in task.shards]
 
 
 def _ties(task: Task) -> Iterator[str]:

@@ -1,0 +1,159 @@
+"""The plan of joined tasks taken apart: ops, buffers and shards of each task, and the base of all.
+
+    joined   P s3 | F s3,0  F s3,1  F s3,2  F s3,3 |        S grad    U
+    apart    P base3, a.s3, b.s3 | a F0, a F1, b F0, b F1 | S a, S b  U a, U b
+
+Every op takes the place of the one that it is part of, in its stream and among those that wait for
+it. So the order stands, and times are simulated anew.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import structs
+
+from planner.bases.groups import Grouping
+from planner.bases.joined import joined_name
+from planner.bases.splitting import Buffers, Members
+from planner.bases.timed import retimed
+from planner.inputs import Problem
+from planner.shards import Links, TaskCosts
+from plans.order import Run, laid_out
+from plans.prediction import Prediction
+from plans.schema import Buffer, Host, Plan, Program, Shard, Task
+from plans.timing import union
+from plans.view import stored
+from profiles import schema as profile
+
+
+def parted(problem: Problem, grouping: Grouping, plan: Plan) -> Plan:
+    """The plan of the problem, made from that of its joined tasks; it is not proven yet."""
+    groups = {joined_name(group): group for group in grouping}
+    members = _members(problem, groups, plan)
+    host = {buffer.name: buffer for buffer in plan.host.buffers}
+    own, programs = dict[str, Buffer](), dict[str, Program]()
+    for program in plan.programs:
+        buffers = Buffers(host | {b.name: b for b in program.buffers})
+        links = _links(problem, plan, program)
+        programs[program.name] = retimed(program, members, buffers, links)
+        own |= {name: b for name, b in buffers.made.items() if b.space == "host"}
+    for task in plan.tasks:
+        own |= _kept(members[task.name], host) if task.name in members else _plain(task, host)
+    segments = laid_out(
+        Run(programs[one.program], one.devices, one.rounds) for one in plan.segments
+    )
+    makespan = max(segment.end_us for segment in segments)
+    tasks = {t.name: members[t.name].tasks if t.name in members else [t] for t in plan.tasks}
+    return structs.replace(
+        plan,
+        host=Host(problem.host_bytes, _closed_up(plan.host.buffers, own)),
+        tasks=tuple(task for own in tasks.values() for task in own),
+        programs=tuple(programs.values()),
+        segments=tuple(segments),
+        prediction=Prediction(
+            makespan, tuple(b for b in plan.prediction.bounds if b.us <= makespan)
+        ),
+        solver=structs.replace(
+            plan.solver,
+            looked_at={tasks[name][0].name: n for name, n in plan.solver.looked_at.items()},
+            alternatives=tuple(
+                structs.replace(one, task=tasks[one.task][0].name)
+                for one in plan.solver.alternatives
+            ),
+        ),
+    )
+
+
+def _members(
+    problem: Problem, groups: Mapping[str, Sequence[str]], plan: Plan
+) -> dict[str, Members]:
+    """The tasks of each joined task. Bases are one where they lie in the same shards."""
+    profiled = {task.name: task for task in problem.tasks}
+    owners: dict[object, str] = {}
+    found = {}
+    for task in plan.tasks:
+        group = groups.get(task.name)
+        if group is None:
+            continue
+        cuts = [(shard.first_layer, shard.end_layer) for shard in task.shards]
+        base = owners.setdefault((profiled[group[0]].base, *cuts), group[0])
+        found[task.name] = Members(task.name, [_task(task, profiled[name], base) for name in group])
+    return found
+
+
+def _task(joined: Task, own: profile.Task, base: str) -> Task:
+    """One of the tasks that this one stands for."""
+    costs = TaskCosts(own, joined.microbatch)
+    return structs.replace(
+        joined,
+        name=own.name,
+        workload=own.workload,
+        batch=own.batch,
+        microbatches=own.batch // joined.microbatch,
+        batch_bytes=costs.batch_bytes,
+        norm_bytes=own.norm_bytes,
+        cut=own.cut,
+        parts=own.parts,
+        base=base,
+        shards=tuple(_shard(shard, costs) for shard in joined.shards),
+    )
+
+
+def _shard(joined: Shard, costs: TaskCosts) -> Shard:
+    own = costs.shard(joined.first_layer, joined.end_layer)
+    saved = {"recompute": 0, "saved": own.saved_bytes, "offload": own.offload_bytes or 0}
+    return structs.replace(
+        joined,
+        param_bytes=own.grad_bytes,  # all that is trained
+        base_bytes=own.param_bytes - own.grad_bytes,
+        grad_bytes=own.grad_bytes,
+        state_bytes=own.state_bytes,
+        saved_bytes=saved[joined.activations],
+        rng_draws=own.rng_draws,
+        left_bytes=(own.left_bytes or 0) if joined.left_bytes else 0,
+    )
+
+
+def _kept(members: Members, host: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    """What the host store keeps of the tasks between segments, whether ops use it or not."""
+    buffers = Buffers(host)
+    for k, shard in enumerate(members.tasks[0].shards):
+        for role in ("param", "state"):
+            if (whole := f"{members.name}.s{k}.{role}") in host:
+                for task, size in enumerate(members.sizes(role, k)):
+                    if size:
+                        buffers.part(whole, role, k, task, members)
+                if role == "param" and shard.base_bytes:
+                    buffers.base(whole, k, members)
+    return buffers.made
+
+
+def _plain(task: Task, host: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    """The same of a task that has no base in common with others."""
+    return {name: host[name] for name in stored(task) if name in host}
+
+
+def _closed_up(before: Sequence[Buffer], own: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
+    """These buffers of the host, each at its place but for the bytes that none of them uses any
+    more: of bases that lie elsewhere already."""
+    used = union((b.offset, b.offset + b.bytes) for b in own.values())
+    gaps = list(_gaps(used, max(b.offset + b.bytes for b in before)))
+
+    def place(offset: int) -> int:
+        return offset - sum(end - begin for begin, end in gaps if end <= offset)
+
+    return tuple(structs.replace(b, offset=place(b.offset)) for b in own.values())
+
+
+def _gaps(used: Sequence[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for begin, until in (*used, (end, end)):
+        if begin > at:
+            yield at, begin
+        at = max(at, until)
+
+
+def _links(problem: Problem, plan: Plan, program: Program) -> Links:
+    """The rates of the devices that a program runs on."""
+    segment = next(one for one in plan.segments if one.program == program.name)
+    kind = problem.kinds[problem.kind_of[segment.devices[0]]]
+    return Links.of(kind.device, kind.node)

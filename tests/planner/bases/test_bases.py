@@ -1,0 +1,110 @@
+"""Tasks of one frozen base train together: plans are proven, the base comes once for all."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from support import synthetic
+from support.based import adapters
+from support.searches import effort
+
+from planner import build, builder
+from planner.bases import groupings, joined, parted
+from planner.bases.groups import Grouping
+from planner.errors import Infeasible
+from planner.inputs import Problem
+from plans import prove
+from plans.checker import violations
+from plans.schema import Plan
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def plan_of(problem: Problem, grouping: Grouping) -> Plan:
+    """The proven plan of this grouping."""
+    made, _ = builder._fitted(joined(problem, grouping), "gantry", effort(), 1)
+    plan = parted(problem, grouping, made)
+    prove(plan)
+    return plan
+
+
+def problem(count: int, devices: int = 1, budget: int = 1 << 20, **more: Any) -> Problem:
+    """So many tasks of a base, each on a device of so many bytes or several of them."""
+    given = {"layers": 4, "param_bytes": 1 << 17, "boundary_bytes": 1 << 14, "steps": 3} | more
+    tasks = adapters(count, **given)
+    return synthetic.problem(*tasks, usable_bytes=budget, devices=devices, bytes_per_s=200_000_000)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    count=st.integers(2, 4),
+    devices=st.integers(1, 3),
+    budget=st.sampled_from([600 << 10, 1 << 20, 4 << 20]),
+    norms=st.booleans(),
+    batch=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 5),
+)
+def test_plans_of_all_groupings_are_sound(
+    count: int, devices: int, budget: int, norms: bool, batch: int, seed: int
+) -> None:
+    """However tasks are grouped, on one device or in pipelines and replicas."""
+    asked = problem(count, devices, budget, norms=norms, batch=batch, seed=seed)
+    ways = groupings(asked)
+    assert len(ways[0][0]) == count
+    for grouping in ways:
+        with suppress(Infeasible):
+            made, _ = builder._fitted(joined(asked, grouping), "gantry", effort(), 1)
+            plan = parted(asked, grouping, made)
+            assert [task.name for task in plan.tasks] == [task.name for task in asked.tasks]
+            found = violations(plan)  # replicas that no loop adds so are left by `build`
+            assert not [line for line in found if "finds gradients added as" not in line]
+
+
+def test_the_host_store_has_the_base_once() -> None:
+    """For all tasks, whether they train together or not."""
+    asked = problem(4)
+    for grouping in (ways := groupings(asked))[0], ways[-1]:
+        plan = plan_of(asked, grouping)
+        bases = [b for b in plan.host.buffers if b.name.endswith(".base")]
+        held = sum(shard.base_bytes for shard in plan.tasks[0].shards)
+        frozen = [layer.param_bytes - layer.grad_bytes for layer in asked.tasks[0].layers]
+        if len({tuple(s.end_layer for s in t.shards) for t in plan.tasks}) == 1:
+            assert sum(b.bytes for b in bases) == held == sum(frozen)
+            assert {task.base for task in plan.tasks} == {"t0"}
+
+
+def test_a_base_comes_once_for_the_microbatches_of_all_tasks() -> None:
+    """As often in a round of four tasks as in one of a single task, and it never goes back."""
+    plan = plan_of(asked := problem(4, budget=700 << 10), [["t0", "t1", "t2", "t3"]])
+    (program,) = plan.programs
+    loads = [op.id for op in program.round if op.name.item == "base"]
+    shards = len(plan.tasks[0].shards)
+    assert loads
+    assert len(loads) <= 2 * shards
+    assert not [op.id for op in program.ops if op.name.item == "base" and op.name.kind == "S"]
+    assert len(asked.tasks) == 4
+
+
+def test_tasks_that_wait_for_the_link_train_together() -> None:
+    """Where loads take most of the time the plan ends sooner by a third than that of strangers."""
+    asked = problem(4, budget=700 << 10, forward_us=100, layers=6)
+    strangers = [structs.replace(task, base=None) for task in asked.tasks]
+    apart = build(asked.alike(tasks=tuple(strangers)), profile_sha256="0" * 64)
+    plan = build(asked, profile_sha256="0" * 64)
+    assert plan.programs[0].tasks == ("t0", "t1", "t2", "t3")
+    assert 3 * plan.prediction.makespan_us < 2 * apart.prediction.makespan_us
+
+
+@pytest.mark.parametrize(
+    "change", [{"base": "0" * 64}, {"steps": 4}, {"precision": "bf16"}, {"base": None}]
+)
+def test_tasks_that_differ_in_more_than_what_they_train_are_strangers(
+    change: dict[str, Any],
+) -> None:
+    """Other bases, steps or precisions."""
+    asked = problem(2)
+    other = structs.replace(asked.tasks[1], **change)
+    assert groupings(asked.alike(tasks=(asked.tasks[0], other))) == []

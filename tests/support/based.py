@@ -1,0 +1,44 @@
+"""Made-up tasks that train a little of their own on a frozen base that they have in common."""
+
+from typing import Any
+
+from msgspec import structs
+from support import synthetic
+
+from profiles.codec import align, sha256
+from profiles.schema import Layer, Task
+
+
+def adapters(count: int, *, trained: int = 8, base: str = "base", **more: Any) -> list[Task]:
+    """Tasks t0, t1, ... of equal layers, of which the n-th trains a `trained`-th, and t1, t3, ...
+    half of that; nothing in every third layer."""
+    alike = synthetic.task("alike", **more)
+    return [
+        structs.replace(
+            alike,
+            name=f"t{n}",
+            base=sha256(base.encode()),
+            layers=tuple(
+                _part(layer, 0 if at % 3 == 2 else trained * (1 + n % 2))
+                for at, layer in enumerate(alike.layers)
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+def _part(layer: Layer, share: int) -> Layer:
+    """The layer where only that share of it is trained; 0: nothing."""
+    own = align(layer.param_bytes // share) if share else 0
+    frozen = layer.param_bytes
+    nothing = synthetic.time_us(0)
+    return structs.replace(
+        layer,
+        param_bytes=frozen + own,
+        grad_bytes=own,
+        state_bytes=2 * own,
+        update_device=layer.update_device if own else nothing,
+        update_host=layer.update_host if own else nothing,
+        norm=layer.norm if own else None,
+        norm_peak_bytes=layer.norm_peak_bytes if own else 0,
+    )
