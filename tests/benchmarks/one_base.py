@@ -50,11 +50,11 @@ from profiles.schema import (
 from profiles.schema import Task as ProfiledTask
 
 HASH = "0" * 64
-WIDTH, LAYERS, BATCH, RANK, STEPS = 1024, 8, 192, 4, 8
+WIDTH, LAYERS, BATCH, RANK, STEPS = 1536, 16, 32, 4, 5
 LINK = Emulation(
-    h2d_bytes_per_s=40_000_000, d2h_bytes_per_s=40_000_000, latency_us=20, compute_slowdown=2
+    h2d_bytes_per_s=100_000_000, d2h_bytes_per_s=100_000_000, latency_us=20, compute_slowdown=2
 )
-ROOM = 14 << 20  # of the device: three layers and what is between them
+ROOM = 44 << 20  # of the device: four layers and what is between them
 
 
 class Adapted(nn.Module):
