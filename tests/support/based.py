@@ -4,7 +4,12 @@ from typing import Any
 
 from msgspec import structs
 from support import synthetic
+from support.searches import effort
 
+from planner import builder
+from planner.bases import Grouping, joined, parted
+from planner.inputs import Problem
+from plans.schema import Plan
 from profiles.codec import align, sha256
 from profiles.schema import Layer, Task
 
@@ -25,6 +30,12 @@ def adapters(count: int, *, trained: int = 8, base: str = "base", **more: Any) -
         )
         for n in range(count)
     ]
+
+
+def grouped(problem: Problem, grouping: Grouping) -> Plan:
+    """The plan in which tasks train together so; it is not proven."""
+    made, _ = builder._fitted(joined(problem, grouping), "gantry", effort(), 1)
+    return parted(problem, grouping, made)
 
 
 def _part(layer: Layer, share: int) -> Layer:

@@ -88,6 +88,13 @@ def _batch(task: Task, step: int, m: int) -> bytes:
     return digest(task.batch_bytes, "batch", task.name, step, m)
 
 
+def base(task: Task, s: int) -> bytes:
+    """What nothing trains, the same for all tasks that have it in the same layers."""
+    shard = task.shards[s]
+    where = task.base, s, shard.first_layer, shard.end_layer, shard.base_bytes
+    return digest(shard.base_bytes, "base", *where)
+
+
 def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
     shard = task.shards[s]
     state = digest(shard.state_bytes, "s", task.name, s)
@@ -103,25 +110,28 @@ def reference(
     microbatches: of each round, where not all have as many."""
     seen: Seen = {}
     held = {s: first_values(task, s) for s in range(len(task.shards))}
+    bases = [base(task, s) for s in held]
     last = len(task.shards) - 1
     for step in range(rounds):
+        values = {s: bases[s] + param for s, (param, _) in held.items()}
         grads: dict[int, bytes] = {}
         for m in range(microbatches[step] if microbatches else task.microbatches):
             x = [_batch(task, step, m)]
             for s in range(last):
-                seen[f"{task.name}.s{s}.F{m}", step, "param"] = held[s][0]
+                _sees(seen, f"{task.name}.s{s}.F{m}", step, param=held[s][0], base=bases[s])
                 seen[f"{task.name}.s{s}.F{m}", step, "x" if s else "batch"] = x[s]
-                x.append(forward(task, s, held[s][0], x[s]))
+                x.append(forward(task, s, values[s], x[s]))
             up = x[0]
             for s in range(last, -1, -1):
                 name = f"{task.name}.s{s}.B{m}"
-                seen[name, step, "param"] = held[s][0]
+                _sees(seen, name, step, param=held[s][0], base=bases[s])
                 seen[name, step, "x" if s else "batch"] = x[s]
                 seen[name, step, "batch" if s == last else "dy"] = up
                 if task.shards[s].activations == "offload":
-                    seen[name, step, "saved"] = packed(task, s, held[s][0], x[s])
-                grad, up = backward(task, s, held[s][0], x[s], up)
-                grads[s] = _add(grads[s], grad) if s in grads else grad
+                    seen[name, step, "saved"] = packed(task, s, values[s], x[s])
+                grad, up = backward(task, s, values[s], x[s], up)
+                if grad:
+                    grads[s] = _add(grads[s], grad) if s in grads else grad
         norm = bytes(task.norm_bytes)
         for s, grad in grads.items():
             norm = _add(norm, note(task, s, grad))
@@ -129,18 +139,24 @@ def reference(
             before = dict(zip(("param", "state"), held[s], strict=True))
             read = {role: before[role] for role in updated(task, s)} | {"grad": grad}
             read |= {"norm": norm} if norm else {}
-            seen |= {(f"{task.name}.s{s}.U0", step, role): data for role, data in read.items()}
+            _sees(seen, f"{task.name}.s{s}.U0", step, **read)
             held[s] = update(task, s, *read.values())
     return seen, kept(task, held)
 
 
+def _sees(seen: Seen, op: str, step: int, **read: bytes) -> None:
+    """An op sees these, where they have bytes."""
+    seen |= {(op, step, role): value for role, value in read.items() if value}
+
+
 def kept(task: Task, held: Mapping[int, tuple[bytes, bytes]]) -> dict[str, bytes]:
-    """What the host store has in the end."""
+    """What the host store has in the end, of values that have bytes."""
     final = {}
     for s, values in held.items():
         given = dict(zip(("param", "state"), values, strict=True))
         final |= {f"{task.name}.s{s}.{role}": given[role] for role in stored(task, s)}
-    return final
+        final[f"{task.base}.s{s}.base"] = base(task, s)
+    return {name: value for name, value in final.items() if value}
 
 
 def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
@@ -152,12 +168,12 @@ def judged(task: Task) -> tuple[Seen, dict[str, bytes]]:
             x = batch = _batch(task, step, m)
             for s, (param, _) in held.items():
                 name = f"{task.name}.s{s}.F{m}"
-                seen[name, step, "param"] = param
+                _sees(seen, name, step, param=param, base=base(task, s))
                 seen[name, step, "x" if s else "batch"] = x
                 if s == len(held) - 1:
                     seen[name, step, "batch"] = batch
                 else:
-                    x = forward(task, s, param, x)
+                    x = forward(task, s, base(task, s) + param, x)
     return seen, kept(task, held)
 
 
@@ -167,7 +183,7 @@ class Graph(NamedTuple):
 
     step: int
     stream: str
-    param: int | None
+    params: tuple[int | None, ...]
     source: int
     bytes: int
     grad: bytes = b""
@@ -211,6 +227,7 @@ class Machine:
         read: dict[str, bytes] = {}
         for role, buffer in op.reads.items():
             read[role] = self.read(buffer, sizes[role])
+        params = read.get("base", b"") + read.get("param", b"")
         if name.kind == "P" and set(op.reads) == {"state"} and set(op.writes) == {"param"}:
             need(task.shards[name.number].cast, "has parameters of its own")
             made = {"param": cast(task, name.number, read["state"])}
@@ -220,18 +237,18 @@ class Machine:
         elif name.kind == "F" and self.program.evaluates:
             last = name.number == len(task.shards) - 1
             source = read["x" if name.number else "batch"]
-            made = {} if last else {"y": forward(task, name.number, read["param"], source)}
+            made = {} if last else {"y": forward(task, name.number, params, source)}
         elif name.kind == "F":
             source = read["x" if name.number else "batch"]
-            made = {"y": forward(task, name.number, read["param"], source)}
+            made = {"y": forward(task, name.number, params, source)}
             if task.shards[name.number].activations == "offload":
-                made["saved"] = packed(task, name.number, read["param"], source)
+                made["saved"] = packed(task, name.number, params, source)
             self._keep(op, name, task, step)
         elif name.kind in "BI":
             self._take(op, name, task, step)
             up = read["batch" if name.number == len(task.shards) - 1 else "dy"]
             source = read["x" if name.number else "batch"]
-            grad, dx = backward(task, name.number, read["param"], source, up)
+            grad, dx = backward(task, name.number, params, source, up)
             made = {"grad": _add(read["grad"], grad) if "grad" in read else grad, "dx": dx}
             if name.kind == "I":
                 self._leave(op, name, task, step, made.pop("grad"))
@@ -240,7 +257,8 @@ class Machine:
             made = {"grad": _add(read["grad"], grad) if "grad" in read else grad}
         elif name.kind == "U":
             roles = *updated(task, name.number), "grad", *(["norm"] if task.norm_bytes else [])
-            param, state = update(task, name.number, *(read[role] for role in roles))
+            given = (read[role] if sizes[role] else b"" for role in roles)
+            param, state = update(task, name.number, *given)
             made = {"param": param, "state": state}
         elif name.kind == "N":
             own = note(task, name.number, read["grad"])
@@ -249,7 +267,7 @@ class Machine:
             made = {"grad": _add(read["grad"], read["other"])}
         for role, buffer in op.writes.items():
             self.write(buffer, made[role])
-        lost = set(made) - {"dx"} - set(op.writes)
+        lost = {role for role, value in made.items() if value} - {"dx"} - set(op.writes)
         if name.kind == "U":
             lost &= {*updated(task, name.number)}
         need(name.kind not in "BIWUFRN" or not lost, "result is lost")
@@ -264,10 +282,13 @@ class Machine:
 
     def _made(self, op: Op, name: OpName, task: Task, step: int, size: int) -> Graph:
         if task.shards[name.number].activations == "offload":
-            return Graph(step, op.stream, None, 0, size)
+            return Graph(step, op.stream, (), 0, size)
         source = op.reads["x" if name.number else "batch"]
-        param = self.buffers[op.reads["param"]].offset if "param" in op.reads else None
-        return Graph(step, op.stream, param, self.buffers[source].offset, size)
+        params = tuple(
+            self.buffers[op.reads[role]].offset if role in op.reads else None
+            for role in ("param", "base")
+        )
+        return Graph(step, op.stream, params, self.buffers[source].offset, size)
 
     def _leave(self, op: Op, name: OpName, task: Task, step: int, grad: bytes) -> None:
         need(name.number > 0, "nothing is left")
@@ -315,6 +336,7 @@ def _sizes(task: Task, name: OpName) -> dict[str, int]:
     after = task.shards[name.number + 1].in_bytes if name.number + 1 < len(task.shards) else 0
     return {
         "param": shard.param_bytes,
+        "base": shard.base_bytes,
         "state": shard.state_bytes,
         "grad": shard.grad_bytes,
         "other": shard.grad_bytes,

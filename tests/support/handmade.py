@@ -26,7 +26,7 @@ from support.parts import (
     swapped_part,
 )
 from support.retime import around, foretold, retimed, untimed
-from support.rewrites import Which, casting, halved, noted
+from support.rewrites import Which, based, casting, halved, noted
 
 from plans.schema import Device, Memory, Plan, Program, Segment
 
@@ -175,6 +175,15 @@ def mixed() -> Plan:
     return finished(replace(plan, programs=(mixed,)))
 
 
+def bases() -> Plan:
+    """Two tasks of one base, and one that has another, streamed on one device."""
+    parts = [streamed_part(name, shards=2) for name in "abc"]
+    return based(
+        assemble(parts, [program("all", 1, parts)], [("all", (0,), 4)]),
+        {"a": "a", "b": "a", "c": "c"},
+    )
+
+
 def halves() -> Plan:
     """Backwards are split, and a shard's weights come when all its inputs are done."""
     return halved(pipeline(), late=True, left_bytes=KEPT)
@@ -212,6 +221,8 @@ NOTED: dict[str, Callable[[], Plan]] = {
     "norms-device": lambda: solo(noted(offloaded_part("a"))),
     "norms-devices": lambda: solo(noted(pipeline_part("a")), 2),
 }
+
+BASED: dict[str, Callable[[], Plan]] = {"bases": bases, "bases-cast": lambda: casting(bases())}
 
 
 def _cast(made: Callable[[], Plan], which: Which = lambda number: True) -> Plan:

@@ -43,6 +43,18 @@ def other_layers(plan: Plan) -> Sites:
         yield f"{task.name}.s{number}", later
 
 
+def other_base(plan: Plan) -> Sites:
+    """A task has the base of another one, none, or less of it."""
+    for index, task in enumerate(plan.tasks):
+        for name in {one.name for one in plan.tasks} | {""} if task.base else ():
+            if name != task.base:
+                yield f"{name} of {task.name}", partial(put, plan, ("tasks", index, "base"), name)
+    for task, number, shard, path in _shards(plan):
+        if shard.base_bytes:
+            less = partial(put, plan, (*path, "base_bytes"), shard.base_bytes - 1)
+            yield f"{task.name}.s{number}", less
+
+
 def keep_graph(plan: Plan) -> Sites:
     """A shard saves its graphs, in the reserve there is or in one with room for them all."""
     for task, number, shard, path in _shards(plan):

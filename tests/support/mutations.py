@@ -12,6 +12,7 @@ from support.edits import Path, Sites, all_ops, at, put, with_op, with_phase, wi
 from support.mutate_tasks import (
     keep_graph,
     lower_budget,
+    other_base,
     other_devices,
     other_layers,
     other_microbatches,
@@ -223,6 +224,7 @@ MUTATORS = (
     keep_graph,
     other_rounds,
     other_devices,
+    other_base,
 )
 
 

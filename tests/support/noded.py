@@ -30,7 +30,7 @@ def relaid(plan: Plan, runs: Iterable[tuple[str, tuple[int, ...], int]]) -> Plan
 def shard_of(name: str) -> str:
     """The shard of a buffer of the host store that is kept between segments, `` of others."""
     shard, _, role = name.rpartition(".")
-    return shard if role in ("param", "state") and shard.count(".") == 1 else ""
+    return shard if role in ("param", "state", "base") and shard.count(".") == 1 else ""
 
 
 def tight(plan: Plan) -> Plan:

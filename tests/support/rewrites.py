@@ -1,5 +1,5 @@
-"""Plans made into others: with norms, with parameters made from masters, with backwards in two
-parts. Edges, buffers and times follow."""
+"""Plans made into others: with norms, with parameters made from masters, with a base, with
+backwards in two parts. Edges, buffers and times follow."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from support.parts import GRAD, Part, op
 from plans.checker.order import Phase
 from plans.schema import Op, Plan, Program, Role, Task
 
-NORM = 24
+NORM, BASE = 24, 2 * GRAD
 
 Which = Callable[[int], bool]  # the shards, by number
 
@@ -83,6 +83,34 @@ def _cast(ops: tuple[Op, ...], tasks: Mapping[str, Task]) -> tuple[Op, ...]:
                 del writes["param"]
         made.append(replace(old, reads=reads, writes=writes))
     return tuple(made)
+
+
+def based(plan: Plan, owners: Mapping[str, str]) -> Plan:
+    """The plan of one program whose tasks have a base each, in the name of an owner: that of shard
+    0 stays on the device, others come in the beginning of a round, once for all tasks."""
+    (program,) = plan.programs
+    enter, rounds = list(program.enter), list[Op]()
+    for owner in dict.fromkeys(owners.values()):
+        count = next(len(task.shards) for task in plan.tasks if task.name == owner)
+        for k in range(count):
+            target: dict[Role, str] = {"base": f"{owner}.base{k}"}
+            source: dict[Role, str] = {"base": f"{owner}.s{k}.base"}
+            copy = op(f"{owner}.base{k}.P0", "0.h2d", source, target)
+            (rounds if k else enter).append(copy)
+    for old in program.round:
+        name = old.name
+        where: dict[Role, str] = {"base": f"{owners[name.task]}.base{name.number}"}
+        rounds.append(replace(old, reads=old.reads | where) if name.kind in "FB" else old)
+    tasks = tuple(
+        replace(
+            task,
+            base=owners[task.name],
+            shards=tuple(replace(s, base_bytes=BASE, param_bytes=GRAD) for s in task.shards),
+        )
+        for task in plan.tasks
+    )
+    made = replace(program, enter=tuple(enter), round=tuple(rounds))
+    return finished(replace(plan, tasks=tasks, programs=(made,)))
 
 
 def halved(plan: Plan, *, late: bool = False, left_bytes: int = 0) -> Plan:

@@ -2,6 +2,7 @@
 
 import pytest
 from support import synthetic
+from support.based import adapters, grouped
 from support.mutations import bites, mutants
 from support.oracle import harm
 
@@ -42,6 +43,29 @@ def test_every_harmful_mutant_of_a_built_plan_is_refused(
 ) -> None:
     """The oracle, which shares no code with the checker, says which mutants do harm."""
     plan = planned(policy, budget_kib, norms)
+    assert harm(plan, orders=3) is None
+    some = mutants(plan, seed=4, limit=LIMIT)
+    assert bites(some, harm, lambda *_: True).total() > LIMIT // 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "budget_kib", "batch", "groups"),
+    [
+        (1, 64, 2, [["t0", "t1", "t2"]]),
+        (2, 200, 4, [["t0", "t1", "t2"]]),
+        (1, 64, 2, [["t0", "t1"], ["t2"]]),
+    ],
+)
+def test_every_harmful_mutant_of_tasks_on_a_base_is_refused(
+    devices: int, budget_kib: int, batch: int, groups: list[list[str]]
+) -> None:
+    """Of three that train together, streamed or in a pipeline, or of two and one."""
+    tasks = adapters(
+        3, layers=4, steps=3, batch=batch, param_bytes=8192, boundary_bytes=2048, norms=True
+    )
+    asked = synthetic.problem(*tasks, usable_bytes=budget_kib << 10, devices=devices)
+    plan = grouped(asked, groups)
+    assert [list(program.tasks) for program in plan.programs] == groups
     assert harm(plan, orders=3) is None
     some = mutants(plan, seed=4, limit=LIMIT)
     assert bites(some, harm, lambda *_: True).total() > LIMIT // 2

@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
-from support.based import adapters
-from support.searches import effort
+from support.based import adapters, grouped
 
-from planner import build, builder
-from planner.bases import groupings, joined, parted
-from planner.bases.groups import Grouping
+from planner import build
+from planner.bases import Grouping, groupings
 from planner.errors import Infeasible
 from planner.inputs import Problem
 from plans import prove
@@ -25,8 +23,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def plan_of(problem: Problem, grouping: Grouping) -> Plan:
     """The proven plan of this grouping."""
-    made, _ = builder._fitted(joined(problem, grouping), "gantry", effort(), 1)
-    plan = parted(problem, grouping, made)
+    plan = grouped(problem, grouping)
     prove(plan)
     return plan
 
@@ -56,8 +53,7 @@ def test_plans_of_all_groupings_are_sound(
     assert len(ways[0][0]) == count
     for grouping in ways:
         with suppress(Infeasible):
-            made, _ = builder._fitted(joined(asked, grouping), "gantry", effort(), 1)
-            plan = parted(asked, grouping, made)
+            plan = grouped(asked, grouping)
             assert [task.name for task in plan.tasks] == [task.name for task in asked.tasks]
             found = violations(plan)  # replicas that no loop adds so are left by `build`
             assert not [line for line in found if "finds gradients added as" not in line]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.edits import numbers
-from support.handmade import CASTING, NOTED, PLANS
+from support.handmade import BASED, CASTING, NOTED, PLANS
 from support.mutations import MUTATORS, bites, mutants
 from support.oracle import harm
 
@@ -24,7 +24,7 @@ from plans.schema import Buffer, Memory, Op, Plan, Program, Role, Segment
 
 LIMIT = 38  # two of each mutator
 SEVERAL = ("resident", "streamed", "parallel", "relay", "norms-host", "some", "swapped")
-ALL = PLANS | NOTED | {name: CASTING[name] for name in map("cast-{}".format, SEVERAL)}
+ALL = PLANS | NOTED | BASED | {name: CASTING[name] for name in map("cast-{}".format, SEVERAL)}
 
 
 def names(plan: Plan) -> set[str]:
@@ -78,7 +78,7 @@ streams = st.sampled_from(
     + ["host.0", "host.1", "host.99", "00.compute", "\u0663.h2d", "0.compute\n"]
 )
 items = st.sampled_from(
-    ["s0", "s1", "s9", "s00", "batch", "norm", "x0", "x1", "dx1", "a0", "a1", f"s{BIG}"]
+    ["s0", "s1", "s9", "s00", "base0", "batch", "norm", "x0", "x1", "dx1", "a0", "a1", f"s{BIG}"]
 )
 op_ids = st.builds(
     lambda task, item, kind, index: f"{task}.{item}.{kind}{index}",
