@@ -47,10 +47,10 @@ _HUGGING_FACE = {
 _PROFILE_SWITCHES = {
     "--no-cache": "models of transformers keep no keys and values in training, which may change "
     "bits",
-    "--explain": "say what the layers are and why; measure nothing",
     "--tf32": "let fp32 products round to TF32",
     "--deterministic": "only kernels that repeat their bits",
 }
+_EXPLAIN = "say what the layers are and why; measure nothing"
 _RUN_SWITCHES = {
     "--overwrite": "train from the plan's begin and write over the run in the folder",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(parser: argparse._ActionsContainer, options: Mapping[str, str], **kind: Any) -> None:
+def _add(parser: argparse.ArgumentParser, options: Mapping[str, str], **kind: Any) -> None:
     """Add options of one kind, each with its help."""
     for flag, text in options.items():
         parser.add_argument(flag, help=text, **kind)
@@ -84,35 +84,37 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     text = "file.py:function, package.module:function, or hf:NAME, a model or a local folder of "
     text += "Hugging Face transformers"
     parser.add_argument("workload", help=text)
-    _add(parser.add_argument_group("of hf: workloads"), _HUGGING_FACE)
-    _add(parser, _PROFILE_SWITCHES, action="store_true")
+    _add(parser, _HUGGING_FACE, group="of hf: workloads")
+    _add(parser, _PROFILE_SWITCHES, action="store_true", group="expert")
     text = "cpu: emulated devices"
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=text)
     text = "24MiB; of a CUDA device, what its process may take, by default all that is free"
     parser.add_argument("--device-memory", type=console.size, metavar="SIZE", help=text)
-    links = dict.fromkeys(("--h2d", "--d2h"), "of emulated devices, default 1GB/s")
-    links["--p2p"] = "from one emulated device to another, default 1GB/s"
-    _add(parser, links, type=console.rate, metavar="RATE")
+    links = dict.fromkeys(("--h2d", "--d2h"), "of copies, default 1GB/s")
+    links["--p2p"] = "from one device to another, default 1GB/s"
+    _add(parser, links, type=console.rate, metavar="RATE", group="emulated devices")
     slow = "emulated devices compute N times slower than this machine, so that its cores hold none "
     slow += "of them up; 1: as fast as they can; by default as much as its cores ask for"
-    numbers = {
-        "--latency-us": "of a copy of emulated devices, default 20",
-        "--slow-compute": slow,
-        "--devices": "default 2 emulated ones, or one CUDA device",
-        "--samples": "of each time, default 9",
-    }
-    _add(parser, numbers, type=int, metavar="N")
-    text = "default: what is free"
-    parser.add_argument("--host-memory", type=console.size, metavar="SIZE", help=text)
+    emulated = {"--latency-us": "of a copy, default 20", "--slow-compute": slow}
+    _add(parser, emulated, type=int, metavar="N", group="emulated devices")
+    text = "default 2 emulated ones, or one CUDA device"
+    parser.add_argument("--devices", type=int, metavar="N", help=text)
+    samples = {"--samples": "of each time, default 9"}
+    _add(parser, samples, type=int, metavar="N", group="expert")
+    sizes = {"--host-memory": "default: what is free"}
+    _add(parser, sizes, type=console.size, metavar="SIZE", group="expert")
     text = "tokens of the sequences that tasks with lengths are measured with, like "
     text += (
         "128,512,1024,4096; four or more, one a multiple of 256; by default from their lengths; "
     )
     text += "of hf: workloads, which then have made-up documents of up to so many tokens"
     tokens = console.listed(console.whole(1, LARGEST))
-    parser.add_argument("--lengths", type=tokens, default=(), metavar="TOKENS", help=text)
+    parser.add_argument(
+        "--lengths", type=tokens, default=(), metavar="TOKENS", help=text, group="lengths"
+    )
     text = "measure files there, so that idle tasks can wait on that disk"
-    parser.add_argument("--disk", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--disk", type=Path, metavar="DIR", help=text, group="expert")
+    parser.add_argument("--explain", action="store_true", help=_EXPLAIN)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
     parser.set_defaults(command=_profile, samples=9)
 
@@ -198,24 +200,28 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "folder of the run: its log, and <task>.pt with the latest state of each task; the same "
     text += "command again goes on from there; default runs/<plan's name>"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
-    _add(parser, _RUN_SWITCHES, action="store_true")
+    _add(parser, _RUN_SWITCHES, action="store_true", group="common")
     text = (
         "give up when no op ends for so long; default 60, or 20 times the longest op; of several "
     )
     text += "processes also when one of them is silent for so long, at the start 60 at least"
-    parser.add_argument("--stall-seconds", type=console.seconds, metavar="N", help=text)
+    parser.add_argument(
+        "--stall-seconds", type=console.seconds, metavar="N", help=text, group="expert"
+    )
     text = (
         "seconds that rounds under way may take to end after a signal to end the run; by default "
     )
     text += "as long as they last"
-    parser.add_argument("--grace", type=console.seconds, metavar="N", help=text)
+    parser.add_argument("--grace", type=console.seconds, metavar="N", help=text, group="expert")
     text = "like 3.5@200: end each task whose loss is above that, or no number, where a segment of "
     text += "it ends after so many steps"
     rule = console.typed(above)
-    parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text)
+    parser.add_argument("--stop-above", type=rule, metavar="LOSS@STEP", help=text, group="expert")
     text = "of a plan book: train on as many devices as that file has lines, and go on with others "
     text += "when they change"
-    parser.add_argument("--devices-file", type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--devices-file", type=Path, metavar="FILE", help=text, group="several devices"
+    )
     text = (
         "in the end write each trained model to a folder of its name there, for `from_pretrained`"
     )

@@ -11,12 +11,23 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from profiles.errors import GantryError
 from profiles.units import parse_bytes, parse_rate, parse_us
 
 T = TypeVar("T")
+
+GROUPS = (
+    "common",
+    "of hf: workloads",
+    "several devices",
+    "emulated devices",
+    "lengths",
+    "to compare",
+    "expert",
+)
+"""Headings of a command's options in its help, in order."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,7 +40,23 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line; the usage is what --help is for. So are its commands."""
+    """A parser whose errors are one line; the usage is what --help is for. So are its commands.
+
+    Options have a group of GROUPS; those without one stand with --help, which is common."""
+
+    def add_argument(self, *names: str, group: str = "", **words: Any) -> argparse.Action:
+        """Add an argument, to a group if one is named."""
+        if not group:
+            return super().add_argument(*names, **words)
+        self._optionals.title = GROUPS[0]
+        known = {one.title: one for one in self._action_groups}
+        return (known.get(group) or self.add_argument_group(group)).add_argument(*names, **words)
+
+    def format_help(self) -> str:
+        """The help, with the groups in their order, behind the arguments."""
+        places = {title: place for place, title in enumerate(GROUPS)}
+        self._action_groups.sort(key=lambda group: places.get(group.title or "", -1))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Exit code 2."""

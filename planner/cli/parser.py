@@ -110,13 +110,14 @@ def _build(option: Option) -> None:
     option("-o", "--output", required=True, metavar="PLAN")
     add_options(option)
     text = "gantry; or hydra, the baseline to compare with"
-    option("--policy", choices=get_args(Policy), default="gantry", help=text)
+    option("--policy", choices=get_args(Policy), default="gantry", help=text, group="to compare")
     _jobs(option, 1, "processes that search at the same time (default 1)")
     _setting(option)
 
 
 def _jobs(option: Option, default: int | None, text: str) -> None:
-    option("--jobs", type=console.whole(1, 1 << 10), default=default, metavar="N", help=text)
+    count = console.whole(1, 1 << 10)
+    option("--jobs", type=count, default=default, metavar="N", help=text, group="expert")
 
 
 def _book(option: Option) -> None:
@@ -162,7 +163,8 @@ def _setting(option: Option) -> None:
     """Add the options that build and sweep share."""
     text = "for each plan (default 60)"
     option("--time-limit", type=console.seconds, default=60.0, metavar="SECONDS", help=text)
-    option("--seed", type=console.whole(0, 2**31 - 1), default=0)
+    seeds = console.whole(0, 2**31 - 1)
+    option("--seed", type=seeds, default=0, help="of the search (default 0)", group="expert")
     option("--json", action="store_true", help="print JSON")
 
 

@@ -154,6 +154,14 @@ _FLAGS = {
         "",
     ),
 }
+_GROUPS = {
+    "several devices": "nodes net net_latency layout order",
+    "lengths": "packing reorder_window",
+    "to compare": "h2d d2h",
+    "expert": "host_memory disk_space corrections start deadline priority objective segment_steps",
+}
+_GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
+"""Of `console.GROUPS`, for the fields whose flags are not common."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +239,7 @@ def add_options(option: Callable[..., object], *names: str) -> None:
     for name in names or _FLAGS:
         flag, default = _FLAGS[name], _DEFAULTS[name]
         words: dict[str, Any] = {"help": flag.help, "default": default, "dest": name}
+        words["group"] = _GROUP_OF.get(name, "common")
         if default == ():
             words |= {"action": "append", "default": []}
         if flag.choices:
