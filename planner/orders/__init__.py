@@ -5,7 +5,14 @@ from planner.orders.improve import improved
 from planner.orders.list_schedule import ranked_schedule
 from planner.orders.memory import peaks
 from planner.orders.moves import DeviceRow, DeviceRows
-from planner.orders.named import NAMED, breadth, gpipe, one_forward_one_backward, zero_bubble
+from planner.orders.named import (
+    NAMED,
+    breadth,
+    by_columns,
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble,
+)
 from planner.orders.passes import Cost, Order, Pass, PassKind, Pipeline, Places, share
 from planner.orders.places import Placement, search_places
 from planner.orders.search import searched

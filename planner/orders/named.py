@@ -129,6 +129,30 @@ def zero_bubble(pipeline: Pipeline, places: Places) -> Order:
     return schedules.order(schedules.ranked()[0])
 
 
+def by_columns(named: Named, pipeline: Pipeline, places: Places) -> Order:
+    """A named order. Where all stages have as many replicas, alike in their costs, and these as
+    many microbatches, each has the order of the first ones, which is made alone."""
+    replicas, rooms = len(places[0]), pipeline.limits
+    own = list(dict.fromkeys(places))
+    alike = len({device for place in own for device in place}) == replicas * len(own) and all(
+        len(place) == replicas
+        and len({(pipeline.costs[d], rooms and rooms[d]) for d in place}) == 1
+        for place in own
+    )
+    if replicas == 1 or not alike or pipeline.microbatches % replicas:
+        return named(pipeline, places)
+    one = Pipeline(
+        tuple(pipeline.costs[place[0]] for place in own),
+        pipeline.microbatches // replicas,
+        rooms and tuple(rooms[place[0]] for place in own),
+    )
+    lines: list[tuple[Pass, ...]] = [()] * pipeline.devices
+    for place, line in zip(own, named(one, tuple((own.index(p),) for p in places)), strict=True):
+        for n, device in enumerate(place):
+            lines[device] = tuple(Pass(k, s, m * replicas + n) for k, s, m in line)
+    return tuple(lines)
+
+
 NAMED: dict[str, Named] = {
     "gpipe": gpipe,
     "1f1b": one_forward_one_backward,

@@ -14,6 +14,7 @@ the second waits `hop` longer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from planner.errors import Infeasible
@@ -88,7 +89,12 @@ class Pipeline:
 
     def has_forward(self, shard: int) -> bool:
         """False for a last shard whose forward is part of its backward."""
-        return shard < self.shards - 1 or any(costs[shard].forward for costs in self.costs)
+        return shard < self.shards - 1 or self._ends_forward
+
+    @cached_property
+    def _ends_forward(self) -> bool:
+        """True if some device has a forward of the last shard."""
+        return any(costs[-1].forward for costs in self.costs)
 
     def lacking(self, device: int, held: int) -> Infeasible:
         """The error for a device that has no memory for what one microbatch holds there."""

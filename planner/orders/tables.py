@@ -66,10 +66,8 @@ class Tables(NamedTuple):
             for item, source in zip(ranking, sources, strict=True)
         ]
         adders = {(i.shard, i.microbatch): number[i] for i in ranking if i.kind in "BW"}
-        alike = {
-            costs: _numbers(pipeline, device, ranking, deeper)
-            for device, costs in enumerate(pipeline.costs)
-        }
+        kinds = {costs: device for device, costs in enumerate(pipeline.costs)}
+        alike = {c: _numbers(pipeline, device, ranking, deeper) for c, device in kinds.items()}
         cost, hop, take, give = map(list, zip(*(alike[c] for c in pipeline.costs), strict=True))
         return cls(
             devices=pipeline.devices,

@@ -70,13 +70,15 @@ class Estimated:
         self.room, self.host_bytes, self.effort = room, host_bytes, effort
         self._ops = effort.limits.search_ops * _ROUGHLY
         self._ops *= len({sketch.family for sketch in every}) > 1
+        self._most = self._ops
         self._longer: dict[tuple[object, ...], float] = {}
         self.rooms: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.ways = [_Way(self, sketch) for sketch in every]
 
     def rough_us(self, sketch: Sketch, parts: Chosen) -> int:
         """About how long the rounds of these parts of modes are, by the first of the family."""
-        if sketch.family not in self._longer and self._ops > 0:
+        few = sum(map(len, parts.strategy.order)) <= self._most  # else it tells of this one alone
+        if sketch.family not in self._longer and few and self._ops > 0:
             made = PipelineRound(parts.strategy, sketch.links)
             longer = made.period_us * max(self.room, made.device_bytes) / (self.room * parts.us)
             self._longer[sketch.family] = longer

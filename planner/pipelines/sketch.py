@@ -9,7 +9,7 @@ from typing import NamedTuple
 from planner.bounds import stages_us
 from planner.inputs import Layout
 from planner.lowering import PipelineStrategy, executable, splittable
-from planner.orders import NAMED, Order, Pass
+from planner.orders import NAMED, Order, Pass, by_columns
 from planner.pipelines.delays import pipeline_on
 from planner.pipelines.stages import StageWork, cut
 from planner.shards import Links, Mode, TaskCosts, cut_points, microbatch_costs
@@ -62,7 +62,8 @@ class PipelineSpec:
         halved = splittable(shards)
         on, modes = [shards] * sum(self.replicas), _all_stay(len(shards))
         pipeline = pipeline_on(places, on, modes, halved, links, self.costs.microbatches)
-        return executable(NAMED[named](pipeline, places), len(shards) - 1, halved)
+        order = by_columns(NAMED[named], pipeline, places)
+        return executable(order, len(shards) - 1, halved)
 
 
 def _all_stay(shards: int) -> tuple[Mode, ...]:

@@ -18,6 +18,7 @@ from planner.orders import (
     Pass,
     Pipeline,
     breadth,
+    by_columns,
     gpipe,
     improved,
     makespan,
@@ -68,6 +69,28 @@ def test_breadth_takes_all_microbatches_of_a_shard_in_turn() -> None:
         "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1",
         "1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1",
     ]
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("slow", [None, 0, 3])
+def test_replicas_have_the_order_of_the_first_ones(name: str, slow: int | None) -> None:
+    """Each with its own microbatches; where one of them is slower, all devices have the order that
+    is made for all of them."""
+    pipeline, places = Pipeline.alike([ONE] * 4, 4, 8), ((0, 1), (2, 3)) * 2
+    if slow is not None:
+        costs = (ONE._replace(forward=3),) * 4
+        rows = tuple(costs if d == slow else row for d, row in enumerate(pipeline.costs))
+        pipeline = replace(pipeline, costs=rows)
+    found = by_columns(NAMED[name], pipeline, places)
+    check(pipeline, found)
+    if slow is not None:
+        assert found == NAMED[name](pipeline, places)
+        return
+    alone = NAMED[name](Pipeline.alike([ONE] * 4, 2, 4), ((0,), (1,)) * 2)
+    for device, line in enumerate(found):
+        assert [p.microbatch % 2 for p in line] == [device % 2] * len(line)
+        halved = [p._replace(microbatch=p.microbatch // 2) for p in line]
+        assert tuple(halved) == alone[device // 2]
 
 
 @pytest.mark.parametrize(
