@@ -24,11 +24,12 @@ from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Problem, costs_at, only_microbatch, override
 from planner.shards import TaskCosts
-from planner.sweep_table import KNEE, Line, Sweep, SweepOutcome, SweepRow
+from planner.sweep_table import KNEE, Line, Offer, Sweep, SweepOutcome, SweepRow
 from plans.ops import Stream
 from plans.schema import Plan
 from plans.timing import busy_us, device_times, kind_rounds, kinds_of, longest, rounds_us, step_us
 from profiles.codec import align
+from profiles.errors import FormatError
 from profiles.schema import Profile, Task
 
 Link = tuple[int | None, int | None]  # h2d and d2h alone, bytes per second; None: as profiled
@@ -127,6 +128,19 @@ def _row(profile: Profile, line: Line, budget: int, setting: Setting, lengths: L
     except NoPlanFound as error:
         return SweepRow(line, budget, None, str(error))
     return SweepRow(line, budget, outcome(plan))
+
+
+def offers(
+    profiles: Mapping[str, Profile], prices: Mapping[str, float], setting: Setting
+) -> Iterator[Offer]:
+    """Those of GPUs with a profile each, of the same task. FormatError for the price of none."""
+    for name in prices.keys() - profiles.keys():
+        known = ",".join(profiles)
+        raise FormatError(f"--price {name}: is not among the GPUs {known}; add it to --gpu")
+    for name, profile in profiles.items():
+        budget = profile.machine.devices[0].usable_bytes
+        (row,) = sweep(profile, [budget], setting=setting).rows
+        yield Offer(name, row, max(task.steps for task in profile.tasks), prices.get(name))
 
 
 def outcome(plan: Plan) -> SweepOutcome:

@@ -1,5 +1,7 @@
-"""A sweep's values, and the sweep for people and scripts: a table, JSON, step time over memory."""
+"""A sweep's values, and the sweep for people and scripts: a table, JSON, step time over memory; a
+table of what several GPUs make of a training."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, islice
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KNEE = 0.05  # of the shortest step of a line, that its knee may be above
+_OFFERS = ("GPU", "memory", "step", "tax", "hours", "price", "cost")
+_HOUR_US = 3_600_000_000
 _HEAD = ("memory", "step", "spill tax", "bottleneck", "busy", "gap", "peak", "host", "layout", "")
 
 
@@ -63,6 +67,27 @@ class Sweep:
     emulated: str
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A GPU with the plan for its memory, if there is one, and its price per hour, if known."""
+
+    gpu: str
+    row: SweepRow
+    steps: int
+    price: float | None
+
+    @property
+    def hours(self) -> float:
+        """Those of all steps; no number of them where there is no plan."""
+        done = self.row.outcome
+        return self.steps * done.step_us / _HOUR_US if done else math.inf
+
+    @property
+    def cost(self) -> float | None:
+        """What they cost."""
+        return None if self.price is None else self.hours * self.price
+
+
 def to_json(of: Sweep) -> dict[str, Any]:
     """The sweep as JSON values: a flat object per row, times in µs, sizes in bytes."""
     rows = []
@@ -99,6 +124,23 @@ def side_by_side(of: Mapping[str, Sweep]) -> str:
             else:
                 unplanned.append(f"{what}: {_unplanned(row)}")
     return "\n".join([*_columns(rows), *unplanned])
+
+
+def offers_table(found: list[Offer]) -> str:
+    """A row for each GPU that has a plan, those that cost least first, or where no price is known
+    the fastest; and a line for each other one."""
+    fit = [one for one in found if one.row.outcome]
+    fit.sort(key=lambda one: (one.cost or math.inf, one.hours))
+    lines = columns([_OFFERS, *map(_offered, fit)], numbers=True) if fit else []
+    others = (f"{one.gpu}: {one.row.problem}" for one in found if not one.row.outcome)
+    return "\n".join([*lines, *others])
+
+
+def _offered(one: Offer) -> tuple[str, ...]:
+    assert one.row.outcome
+    figures = (one.row.spill_tax, one.hours, one.price, one.cost)
+    shown = ("-" if value is None else f"{value:.2f}" for value in figures)
+    return one.gpu, show_bytes(one.row.device_bytes), show_us(one.row.outcome.step_us), *shown
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

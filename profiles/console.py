@@ -166,12 +166,17 @@ duration = typed(parse_us)  # such as 90s, 1:23:00 or 83m, in µs
 
 def seconds(text: str) -> float:
     """A positive, finite number."""
+    return positive(text, "number of seconds")
+
+
+def positive(text: str, what: str) -> float:
+    """A positive, finite number; an error for what is no positive `what`."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive {what}")
     return value
 
 

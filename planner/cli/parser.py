@@ -192,7 +192,10 @@ def _round(text: str) -> tuple[str, int | None]:
 
 def _estimate(option: Option) -> None:
     option("model", metavar="MODEL", help=", ".join(MODELS))
-    option("--gpu", required=True, metavar="NAME", help=", ".join(GPUS))
+    text = "one, or several with commas between them: " + ", ".join(GPUS)
+    option("--gpu", required=True, type=console.listed(str.lower), metavar="NAMES", help=text)
+    text = "of an hour, like h100=2.5,4090=0.4, for what training costs in the table of GPUs"
+    option("--price", type=console.listed(_price), default=(), metavar="GPU=PRICE", help=text)
     positive = console.whole(1, 1 << 28)
     option("--batch", required=True, type=positive, help="samples in a step")
     text = "tokens of a sample (default: the model's)"
@@ -208,7 +211,14 @@ def _estimate(option: Option) -> None:
     option("--device-memory", dest="device_bytes", type=console.size, metavar="SIZE", help=text)
     text = "host memory (default: that of a typical host)"
     option("--host-memory", dest="host_bytes", type=console.size, metavar="SIZE", help=text)
-    option("-o", "--output", required=True, metavar="PROFILE")
+    text = "for the profile of one GPU; without it a table says what each GPU makes of the training"
+    option("-o", "--output", metavar="PROFILE", help=text)
+
+
+def _price(text: str) -> tuple[str, float]:
+    """A GPU and what an hour of it costs."""
+    gpu, _, price = text.partition("=")
+    return gpu.lower(), console.positive(price, "price like h100=2.5")
 
 
 def _sweep(option: Option) -> None:

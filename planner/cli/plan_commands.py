@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -18,11 +19,12 @@ from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate, read_lengths
 from planner.estimate import describe as describe_profile
 from planner.inputs import options_of, read_problem
-from planner.sweep import Link, Setting, sweep
+from planner.sweep import Link, Setting, offers, sweep
 from planner.views import book_summary, describe, describe_book, summary
 from plans import runlog
 from profiles.codec import check_target
 from profiles.errors import FormatError
+from profiles.schema import Profile
 
 
 def build_plan(options: argparse.Namespace) -> int:
@@ -72,17 +74,32 @@ def build_book(options: argparse.Namespace) -> int:
 
 
 def estimate_profile(options: argparse.Namespace) -> int:
-    """Write a profile made of formulas."""
+    """Write a profile made of formulas, or say what each of several GPUs makes of a task."""
+    asked = {field.name: vars(options)[field.name] for field in fields(Spec)}
+    if options.output is None:
+        _show_offers(options, {gpu: estimate(Spec(**asked | {"gpu": gpu})) for gpu in options.gpu})
+        return 0
+    if len(options.gpu) > 1 or options.price:
+        raise FormatError("-o writes the profile of one GPU; leave it out for a table of several")
     check_target(options.output)
-    spec = Spec(**{field.name: vars(options)[field.name] for field in fields(Spec)})
     lengths = read_lengths(options.lengths) if options.lengths else None
-    profile = estimate(spec, lengths=lengths)
+    profile = estimate(Spec(**asked | {"gpu": options.gpu[0]}), lengths=lengths)
     profiles.save(options.output, profile)
     if lengths is not None:
         profiles.lengths.save(options.output, profile.tasks[0].name, lengths)
     print(describe_profile(profile, lengths))
     print(f"wrote {options.output}")
     return 0
+
+
+def _show_offers(options: argparse.Namespace, made: Mapping[str, Profile]) -> None:
+    if options.lengths:
+        raise FormatError(
+            "--lengths needs -o, the profile of one GPU, beside which they are written"
+        )
+    found = list(offers(made, dict(options.price), Setting()))
+    print(f"{options.model}, estimated, {options.steps} steps of {options.batch} samples")
+    print(sweep_table.offers_table(found))
 
 
 def sweep_budgets(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 from profiles.schema import Disk, Link, Rate
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16"]
-Generation = Literal["kepler", "pascal", "volta", "ampere", "ada", "hopper"]
+Generation = Literal["kepler", "pascal", "volta", "ampere", "ada", "hopper", "blackwell", "cdna3"]
 Links = tuple[Link, Link]  # from the host and to it
 
 MIB, GIB, GB, TERA = 1 << 20, 1 << 30, 10**9, 10**12
@@ -26,15 +26,18 @@ MATMUL: dict[Generation, dict[Dtype, float]] = {
     "ampere": {"fp32": 0.75, "tf32": 0.70, "fp16": 0.70, "bf16": 0.70},
     "ada": {"fp32": 0.65, "tf32": 0.75, "fp16": 0.75, "bf16": 0.75},
     "hopper": {"fp32": 0.75, "tf32": 0.62, "fp16": 0.62, "bf16": 0.62},
+    "blackwell": {"fp32": 0.75, "tf32": 0.62, "fp16": 0.62, "bf16": 0.62},
+    "cdna3": {"fp32": 0.48, "tf32": 0.48, "fp16": 0.48, "bf16": 0.48},
 }
 """Share of the peak that the large matrix products of a training step reach.
 
-ampere, hopper: in bf16 the best shape of all reaches 86.9 % on A100, 80.3 % on H100, 83.6 % on
-GH200 (stas00/ml-engineering, "Maximum Achievable Matmul FLOPS comparison table"); a model's own
-shapes about four fifths of that. Whole training steps have been reported at 60 and 72 % of an
-A100 (FlashAttention, FlashAttention-2). pascal: what is left of Harmony's BERT layer on a 1080 Ti
-(bert_96) after its memory-bound operators; kepler likewise. volta: whole BERT steps have been
-reported at half the peak (DeepSpeed, 64 TFLOP/s). ada and fp32 from Volta on: assumed.
+ampere, hopper, blackwell, cdna3: in bf16 the best shape of all reaches 86.9 % on A100, 80.3 % on
+H100, 83.6 % on GH200, 77.6 % on B200, 60.1 % on MI300X (stas00/ml-engineering, "Maximum Achievable
+Matmul FLOPS comparison table"); a model's own shapes about four fifths of that. Whole training
+steps have been reported at 60 and 72 % of an A100 (FlashAttention, FlashAttention-2). pascal: what
+is left of Harmony's BERT layer on a 1080 Ti (bert_96) after its memory-bound operators; kepler
+likewise. volta: whole BERT steps have been reported at half the peak (DeepSpeed, 64 TFLOP/s). ada,
+the 3090 and the 5090, and fp32 from Volta on: assumed.
 """
 
 ATTENTION = 0.6
@@ -130,28 +133,19 @@ class Gpu:
         return self.memory_bytes - CONTEXT_BYTES
 
 
-_HOPPER: dict[Dtype, float] = {  # NVIDIA H100 datasheet, SXM column, without sparsity
-    "fp32": 67 * TERA,
-    "tf32": 494.7 * TERA,
-    "fp16": 989.4 * TERA,
-    "bf16": 989.4 * TERA,
-}
-_AMPERE: dict[Dtype, float] = {  # NVIDIA A100 datasheet, without sparsity
-    "fp32": 19.5 * TERA,
-    "tf32": 156 * TERA,
-    "fp16": 312 * TERA,
-    "bf16": 312 * TERA,
-}
-_VOLTA: dict[Dtype, float] = {  # NVIDIA V100 datasheet, SXM2 column
-    "fp32": 15.7 * TERA,
-    "fp16": 125 * TERA,
-}
-_ADA: dict[Dtype, float] = {  # NVIDIA Ada architecture whitepaper, RTX 4090, fp32 accumulation
-    "fp32": 82.6 * TERA,
-    "tf32": 82.6 * TERA,
-    "fp16": 165.2 * TERA,
-    "bf16": 165.2 * TERA,
-}
+def _peaks(fp32: float, tf32: float, half: float) -> dict[Dtype, float]:
+    """FLOP/s from TFLOP/s; those of fp16 and bf16 are equal."""
+    return {"fp32": fp32 * TERA, "tf32": tf32 * TERA, "fp16": half * TERA, "bf16": half * TERA}
+
+
+# All without sparsity. Data sheets: V100, SXM2 column; A100; H100, SXM column; B200, an eighth of a
+# HGX board; MI300X; A10, L4, L40S. Whitepapers, with fp32 accumulation: GA102, Ada, RTX Blackwell.
+_VOLTA: dict[Dtype, float] = {"fp32": 15.7 * TERA, "fp16": 125 * TERA}
+_A100, _A10, _3090 = _peaks(19.5, 156, 312), _peaks(31.2, 62.5, 125), _peaks(35.6, 35.6, 71)
+_4090, _L4, _L40S = _peaks(82.6, 82.6, 165.2), _peaks(30.3, 60, 121), _peaks(91.6, 183, 362)
+_HOPPER = _peaks(67, 494.7, 989.4)
+_5090, _B200 = _peaks(104.8, 104.8, 209.5), _peaks(75, 1125, 2250)
+_MI300X = _peaks(163.4, 653.7, 1307.4)
 
 # Host bandwidths: channels x rate of the sockets these GPUs come with. Xeon E5 v4: 4 x DDR4-2400;
 # EPYC 7002: 8 x DDR4-3200; desktop: 2 x DDR5-5200; Xeon 4th generation: 8 x DDR5-4800.
@@ -164,12 +158,19 @@ _TABLE = (
     Gpu("1080ti", "pascal", {"fp32": 11.34 * TERA}, 11178 * MIB, 484e9, _PCIE3, 128 * GIB, _E5, 8),
     Gpu("v100-16", "volta", _VOLTA, 16160 * MIB, 900e9, _PCIE3, 122 * GIB, _E5, 8),
     Gpu("v100-32", "volta", _VOLTA, 32510 * MIB, 900e9, _PCIE3, 192 * GIB, _E5, 8),
-    Gpu("a100-40", "ampere", _AMPERE, 40536 * MIB, 1555e9, _PCIE4, 170 * GIB, _EPYC, 12),
-    Gpu("a100-80", "ampere", _AMPERE, 81251 * MIB, 2039e9, _PCIE4, 340 * GIB, _EPYC, 12),
-    Gpu("4090", "ada", _ADA, 24217 * MIB, 1008e9, _PCIE4, 128 * GIB, _DESKTOP, 16),
+    Gpu("a100-40", "ampere", _A100, 40536 * MIB, 1555e9, _PCIE4, 170 * GIB, _EPYC, 12),
+    Gpu("a100-80", "ampere", _A100, 81251 * MIB, 2039e9, _PCIE4, 340 * GIB, _EPYC, 12),
+    Gpu("a10", "ampere", _A10, 23028 * MIB, 600e9, _PCIE4, 96 * GIB, _EPYC, 12),
+    Gpu("3090", "ampere", _3090, 24576 * MIB, 936e9, _PCIE4, 128 * GIB, _DESKTOP, 16),
+    Gpu("4090", "ada", _4090, 24217 * MIB, 1008e9, _PCIE4, 128 * GIB, _DESKTOP, 16),
+    Gpu("5090", "blackwell", _5090, 32607 * MIB, 1792e9, _PCIE5, 128 * GIB, _DESKTOP, 16),
+    Gpu("l4", "ada", _L4, 23034 * MIB, 300e9, _PCIE4, 96 * GIB, _EPYC, 12),
+    Gpu("l40s", "ada", _L40S, 46068 * MIB, 864e9, _PCIE4, 192 * GIB, _EPYC, 12),
     Gpu("h100", "hopper", _HOPPER, 81559 * MIB, 3350e9, _PCIE5, 512 * GIB, _XEON4, 24),
     Gpu("h200", "hopper", _HOPPER, 143771 * MIB, 4800e9, _PCIE5, 512 * GIB, _XEON4, 24),
     Gpu("gh200", "hopper", _HOPPER, 97871 * MIB, 4000e9, _C2C, 480 * GB, _GRACE, 72),
+    Gpu("b200", "blackwell", _B200, 183359 * MIB, 7700e9, _PCIE5, 512 * GIB, _XEON4, 24),
+    Gpu("mi300x", "cdna3", _MI300X, 196592 * MIB, 5300e9, _PCIE5, 460 * GIB, _XEON4, 12),
 )
 
 GPUS = {gpu.name: gpu for gpu in _TABLE}
