@@ -4,7 +4,7 @@
     apart    P base3, a.s3, b.s3 | a F0, a F1, b F0, b F1 | S a, S b  U a, U b
 
 Every op takes the place of the one that it is part of, in its stream and among those that wait for
-it. So the order stands, and times are simulated anew.
+it. So the order stands, and times are simulated anew. At last bases stay where that is shorter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +13,11 @@ from msgspec import structs
 
 from planner.bases.groups import Grouping
 from planner.bases.joined import joined_name
+from planner.bases.lasting import lasting, with_programs
 from planner.bases.splitting import Buffers, Members
 from planner.bases.timed import retimed
 from planner.inputs import Problem
 from planner.shards import Links, TaskCosts
-from plans.order import Run, laid_out
-from plans.prediction import Prediction
 from plans.schema import Buffer, Host, Plan, Program, Shard, Task
 from plans.timing import union
 from plans.view import stored
@@ -38,20 +37,11 @@ def parted(problem: Problem, grouping: Grouping, plan: Plan) -> Plan:
         own |= {name: b for name, b in buffers.made.items() if b.space == "host"}
     for task in plan.tasks:
         own |= _kept(members[task.name], host) if task.name in members else _plain(task, host)
-    segments = laid_out(
-        Run(programs[one.program], one.devices, one.rounds) for one in plan.segments
-    )
-    makespan = max(segment.end_us for segment in segments)
     tasks = {t.name: members[t.name].tasks if t.name in members else [t] for t in plan.tasks}
-    return structs.replace(
+    made = structs.replace(
         plan,
         host=Host(problem.host_bytes, _closed_up(plan.host.buffers, own)),
         tasks=tuple(task for own in tasks.values() for task in own),
-        programs=tuple(programs.values()),
-        segments=tuple(segments),
-        prediction=Prediction(
-            makespan, tuple(b for b in plan.prediction.bounds if b.us <= makespan)
-        ),
         solver=structs.replace(
             plan.solver,
             looked_at={tasks[name][0].name: n for name, n in plan.solver.looked_at.items()},
@@ -61,6 +51,7 @@ def parted(problem: Problem, grouping: Grouping, plan: Plan) -> Plan:
             ),
         ),
     )
+    return lasting(with_programs(made, programs))
 
 
 def _members(

@@ -1,7 +1,7 @@
 """One round of a strategy: its ops, their hazards, order, times and memory."""
 
 from planner.rounds.emit import Copy, Emitter, Turn, Visit
-from planner.rounds.hazards import dependencies
+from planner.rounds.hazards import dependencies, pruned
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.list_schedule import (
     Draft,

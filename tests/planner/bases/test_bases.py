@@ -84,6 +84,16 @@ def test_a_base_comes_once_for_the_microbatches_of_all_tasks() -> None:
     assert len(asked.tasks) == 4
 
 
+def test_a_base_that_the_last_backward_has_stays_for_the_first_forward() -> None:
+    """Where loads take most of the time the first shard's base is loaded once in a round."""
+    asked = problem(2, budget=700 << 10, forward_us=100, layers=6)
+    plan = plan_of(asked, [["t0", "t1"]])
+    loads = [op.name.number for op in plan.programs[0].round if op.name.item == "base"]
+    first = min(loads)
+    assert loads.count(first) == 1
+    assert len(loads) > len(set(loads))
+
+
 def test_tasks_that_wait_for_the_link_train_together() -> None:
     """Where loads take most of the time the plan ends sooner by a third than that of strangers."""
     asked = problem(4, budget=700 << 10, forward_us=100, layers=6)
