@@ -14,7 +14,7 @@ from planner.inputs.layout import Nodes
 from planner.inputs.nodes import networked, on_nodes
 from planner.inputs.options import Options, Wishes, pairs_of
 from planner.inputs.problem import Problem, Want
-from planner.inputs.whatif import only_microbatches, override
+from planner.inputs.whatif import narrowed, only_microbatches, override
 from plans import runlog
 from profiles import lengths
 from profiles.codec import read_bytes, sha256
@@ -67,6 +67,7 @@ def _left(names: Sequence[str], asked: Options) -> tuple[list[remaining.Rest], d
                     "go; leave it out"
                 )
         made, inputs = correcting.chain(made, sha256(content), corrections)
+        made = narrowed(made, asked.only, asked.until)
         rest = (
             remaining.after(made, logs, asked.after[-1], microbatch, asked.reorder_window)
             if logs
@@ -132,6 +133,11 @@ def _go_together(
             kinds > 1 and asked.corrections,
             "--corrections are of one kind of devices and cannot be told apart by profile; leave "
             "them out, or plan with one profile",
+        ),
+        (
+            asked.until and asked.reorder_window > 1,
+            "--until may cut a window of --reorder-window, whose samples would then come in "
+            "another order; leave out one of them",
         ),
         (
             asked.priority and asked.objective != "completion",

@@ -106,6 +106,15 @@ _FLAGS = {
         "RUN",
         name="from",
     ),
+    "only": _Flag(
+        "plan this task and leave out those not named; repeat it for others", "TASK", str
+    ),
+    "until": _Flag(
+        "train no task beyond this step, counted from its first one (default: to its end)",
+        "STEP",
+        console.whole(1, LARGEST),
+        "",
+    ),
     "microbatch": _Flag(
         "size of all tasks' microbatches, or of one's (default: the best one; of a task that goes "
         "on --from RUN, the one it had, unless they are free); repeat it for other tasks",
@@ -158,7 +167,8 @@ _GROUPS = {
     "several devices": "nodes net net_latency layout order",
     "lengths": "packing reorder_window",
     "to compare": "h2d d2h",
-    "expert": "host_memory disk_space corrections start deadline priority objective segment_steps",
+    "expert": "host_memory disk_space corrections only until start deadline priority objective "
+    "segment_steps",
 }
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 """Of `console.GROUPS`, for the fields whose flags are not common."""
@@ -195,6 +205,8 @@ class Options(Wishes):
     disk_space: int | None = None
     corrections: Sequence[str] = ()
     after: Sequence[str] = ()
+    only: Sequence[str] = ()
+    until: int | None = None
     microbatch: int | Pairs = ()
     start: Pairs = ()
     deadline: Pairs = ()

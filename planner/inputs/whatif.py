@@ -1,6 +1,7 @@
-"""Profiles changed to ask what if: other link rates, or only some of their microbatch sizes."""
+"""Profiles changed to ask what if: other link rates, or only some of their microbatch sizes, their
+tasks, or their steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -45,6 +46,19 @@ def faster(link: Link, by: Factor) -> Link:
 def _times(bytes_per_s: int, by: Factor) -> int:
     over, under = by
     return min(max(1, bytes_per_s * over // under), LARGEST)
+
+
+def narrowed(profile: Profile, only: Sequence[str], until: int | None) -> Profile:
+    """The profile as if it had only these tasks (none named: all), which end after so many steps
+    (None: as profiled); FormatError for one that it has not."""
+    names = [task.name for task in profile.tasks]
+    for name in only:
+        if name not in names:
+            raise FormatError(f"--only: there is no task {name!r}, only {', '.join(names)}")
+    tasks = [task for task in profile.tasks if not only or task.name in only]
+    return replace(
+        profile, tasks=tuple(replace(t, steps=min(t.steps, until or t.steps)) for t in tasks)
+    )
 
 
 def only_microbatch(profile: Profile, size: int) -> Profile:
