@@ -1,7 +1,7 @@
 """Profiles models and replays checked plans with PyTorch: a plan is data, the executor decides
 nothing.
 
-    from executor import Evaluation, Task, causal_lm, profile, run
+    from executor import Evaluation, Sweep, Task, causal_lm, grid, hyperband, profile, run
 
 Names are found when asked for, so that importing one part does not load the others.
 """
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from executor.records.options import Options
     from executor.records.result import Result
     from executor.workload.huggingface import causal_lm
+    from executor.workload.sweep import Sweep, grid, hyperband
     from executor.workload.task import Evaluation, Task
     from plans.schema import Plan
     from profiles.schema import Profile
 
-__all__ = ["Evaluation", "Task", "causal_lm", "profile", "run"]
+__all__ = ["Evaluation", "Sweep", "Task", "causal_lm", "grid", "hyperband", "profile", "run"]
 
 
 def profile(ref: str, options: "ProfileOptions") -> "Profile":
@@ -44,6 +45,6 @@ def run(plan: "Plan", tasks: "Sequence[Task]", options: "Options | None" = None)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Evaluation", "Task", "causal_lm"):
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.workload"), name)

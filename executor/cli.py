@@ -1,19 +1,21 @@
-"""The command line: `profile` measures a workload, `run` replays a plan.
+"""The command line: `profile` measures a workload, `run` replays a plan, `tune` does
+both for a sweep of settings.
 
 Exit codes: 0 ok; 1 a failed run or an unsound plan; 2 wrong usage or a bad input file.
 """
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import plans
 import profiles
-from executor import report, run
+from executor import report, run, standings, tuning
 from executor.books import Notice, book_in, chosen, following
 from executor.errors import InterruptedRun, RunError, UsageError
 from executor.records import Options, Result, above, try_exports
@@ -25,13 +27,14 @@ from executor.workload import (
     judged_steps,
     lengths_of,
     load,
+    load_sweep,
     load_tasks,
     steps_of,
 )
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, pretty, read_bytes, sha256
-from profiles.schema import Emulation, Numerics
+from profiles.schema import Emulation, Numerics, Profile
 from profiles.units import LARGEST
 
 Given = tuple[Plan, Sequence[Task], Options]
@@ -51,6 +54,18 @@ _PROFILE_SWITCHES = {
     "--deterministic": "only kernels that repeat their bits",
 }
 _EXPLAIN = "say what the layers are and why; measure nothing"
+_TUNED: dict[str, tuple[Callable[[str], Any], str]] = {
+    "rungs": (
+        console.listed(console.whole(1, LARGEST)),
+        "of a function that returns tasks: compare them after so many steps, like 100,300,900",
+    ),
+    "keep": (
+        console.typed(lambda text: float(Fraction(text))),
+        "of those compared the part that goes on, like 1/3, the default",
+    ),
+    "metric": (str, "loss (the default), val_loss, or a metric of the evaluations"),
+    "mode": (str, "min (the default) or max: which is better"),
+}
 _RUN_SWITCHES = {
     "--overwrite": "train from the plan's begin and write over the run in the folder",
     "--keep-going": "drop a task that fails and train the others to their end; exit code 1 if any "
@@ -71,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_profile(commands.add_parser("profile", help="measure every layer of a workload"))
     _add_run(commands.add_parser("run", help="train what a plan says, as it says"))
+    text = "train a sweep of settings, and end the weaker ones early"
+    _add_tune(commands.add_parser("tune", help=text))
     return parser
 
 
@@ -81,6 +98,26 @@ def _add(parser: argparse.ArgumentParser, options: Mapping[str, str], **kind: An
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
+    _add_measured(parser)
+    parser.add_argument("--explain", action="store_true", help=_EXPLAIN)
+    parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
+    parser.set_defaults(command=_profile)
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    _add_measured(parser)
+    text = "folder of the sweep; the same command again goes on from there"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=text)
+    for name, (parse, text) in _TUNED.items():
+        parser.add_argument(f"--{name}", type=parse, help=text)
+    text = "of the search for each plan; default 60"
+    parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="S", help=text)
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    parser.set_defaults(command=_tune)
+
+
+def _add_measured(parser: argparse.ArgumentParser) -> None:
+    """Add what a profile is made of: the workload, and the devices."""
     text = "file.py:function, package.module:function, or hf:NAME, a model or a local folder of "
     text += "Hugging Face transformers"
     parser.add_argument("workload", help=text)
@@ -114,9 +151,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     text = "measure files there, so that idle tasks can wait on that disk"
     parser.add_argument("--disk", type=Path, metavar="DIR", help=text, group="expert")
-    parser.add_argument("--explain", action="store_true", help=_EXPLAIN)
-    parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
-    parser.set_defaults(command=_profile, samples=9)
+    parser.set_defaults(samples=9)
 
 
 def _workload(arguments: argparse.Namespace) -> str:
@@ -148,9 +183,31 @@ def _profile(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
-    devices = arguments.devices
-    if devices is None:
-        devices = 2 if arguments.device == "cpu" else 1
+    tasks, said = load(ref)
+    measured = _measured(arguments, ref, tasks, said, arguments.output)
+    profiles.save(arguments.output, measured)
+    print(profiler.table(measured))
+    print(f"profile: {arguments.output}")
+    return 0
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    """The number of devices that are measured."""
+    return int(arguments.devices or (2 if arguments.device == "cpu" else 1))
+
+
+def _measured(
+    arguments: argparse.Namespace,
+    ref: str,
+    tasks: Sequence[Task],
+    said: Mapping[str, str],
+    output: Path,
+) -> Profile:
+    """The profile of these tasks; lengths of their samples are written beside the file where it
+    will be."""
+    from executor.profiling import profiler
+
+    devices = _devices(arguments)
     options = profiler.Options(
         device_bytes=arguments.device_memory,
         emulation=_emulation(arguments, profiler.slowdown(devices)),
@@ -161,17 +218,35 @@ def _profile(arguments: argparse.Namespace) -> int:
         disk=arguments.disk,
         lengths=arguments.lengths,
     )
-    tasks, said = load(ref)
     measured = profiler.measure(ref, tasks, said, options)
     for task in tasks:
         if task.lengths is not None:
-            lengths.save(arguments.output, task.name, lengths_of(task))
+            lengths.save(output, task.name, lengths_of(task))
             if task.evaluate:
                 name = lengths.held_out(task.name)
-                lengths.save(arguments.output, name, lengths_of(held_out(task)))
-    profiles.save(arguments.output, measured)
-    print(profiler.table(measured))
-    print(f"profile: {arguments.output}")
+                lengths.save(output, name, lengths_of(held_out(task)))
+    return measured
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    """Train a sweep, and say how its settings did."""
+    ref, folder = _workload(arguments), arguments.output
+    asked = {name: v for name in _TUNED if (v := vars(arguments)[name]) is not None}
+
+    def measure(known: Collection[str]) -> Profile | None:
+        tasks, said = load(ref)
+        fresh = [task for task in tasks if task.name not in known]
+        path = folder / "profile.json"
+        return _measured(arguments, ref, fresh, said, path) if fresh else None
+
+    def train(path: Path) -> None:
+        asked = ["run", str(path), "-o", str(folder), "--keep-going"]
+        run(*_Asked(_parser().parse_args(asked)).given(lambda *_: None))
+
+    options = ["--devices", str(_devices(arguments)), "--jobs", str(len(os.sched_getaffinity(0)))]
+    options += ["--time-limit", str(arguments.time_limit)]
+    found = tuning.Tuning(partial(load_sweep, ref, asked), folder, measure, train, options).run()
+    print(standings.to_json(*found) if arguments.json else standings.table(*found))
     return 0
 
 

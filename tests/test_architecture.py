@@ -70,7 +70,9 @@ MAY_IMPORT = {
         "processes": "distributed conducting cutting records workload",
         "report": "records replay",
         "books": "devices replay",
-        "cli": "books processes report driver records profiling workload",
+        "standings": "workload",
+        "tuning": "standings workload",
+        "cli": "tuning standings books processes report driver records profiling workload",
         "__main__": "cli",
     },
     "plans": {

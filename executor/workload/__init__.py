@@ -18,7 +18,7 @@ from executor.workload.draws import draws_of
 from executor.workload.feed import Feed, OnPart, evaluation_feed, mean_of
 from executor.workload.fingerprint import built_fingerprint, fingerprint_of
 from executor.workload.huggingface import causal_lm
-from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_tasks
+from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_sweep, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in
 from executor.workload.packed import (
     beginning,
@@ -39,4 +39,5 @@ from executor.workload.steps import (
     planned_shapes,
     steps_of,
 )
+from executor.workload.sweep import Sweep, grid, hyperband
 from executor.workload.task import Evaluation, Task, build

@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import nn
 from executor.errors import MismatchError, WorkloadError, one_line
 from executor.workload import huggingface
 from executor.workload.fingerprint import built_fingerprint, fingerprint_of
+from executor.workload.sweep import Sweep
 from executor.workload.task import Task, checked
 from profiles import console
 from profiles.codec import sha256
@@ -37,12 +38,39 @@ def load(ref: str) -> tuple[list[Task], dict[str, str]]:
     return tasks, {task.name: fingerprint_of(task) for task in tasks}
 
 
+def load_sweep(ref: str, asked: Mapping[str, Any]) -> Sweep:
+    """The sweep that `file.py:function` returns, as it is there now, or one of the tasks that it
+    returns, of which so much is `asked`; WorkloadError where there is none."""
+    made = _called(ref.removesuffix(NO_CACHE))
+    if not isinstance(made, Sweep) and "rungs" in asked:
+        return Sweep(checked(ref, made), **asked)
+    if not isinstance(made, Sweep):
+        kind = type(made).__name__
+        raise WorkloadError(
+            f"{ref}: returned {kind}, no executor.Sweep; return one, or add --rungs 100,300,900"
+        )
+    for name in asked:
+        raise WorkloadError(f"{ref}: its sweep says its own {name}; leave out --{name}")
+    return made
+
+
 def _tasks(ref: str) -> list[Task]:
     if ref.endswith(NO_CACHE):
         tasks = _tasks(ref.removesuffix(NO_CACHE))
         return [replace(task, model=partial(_without_cache, task.model)) for task in tasks]
     if ref.startswith("hf:"):
         return checked(ref, huggingface.load(ref))
+    made = _called(ref)
+    try:
+        return checked(ref, made.tasks() if isinstance(made, Sweep) else made)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{ref}: a task of the sweep: {one_line(error)}") from error
+
+
+def _called(ref: str) -> object:
+    """The value of the function."""
     where, colon, name = ref.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise WorkloadError(
@@ -53,11 +81,10 @@ def _tasks(ref: str) -> list[Task]:
     if not callable(function):
         raise WorkloadError(f"{ref}: {source} has no function {name!r}; give one that it has")
     try:
-        tasks = function()
+        return function()
     except Exception as error:
         text = f"{ref}: {name}() raised {one_line(error)}; call it in plain Python to see where"
         raise WorkloadError(text) from error
-    return checked(ref, tasks)
 
 
 class Wanted(Protocol):
