@@ -2,7 +2,7 @@
 No test that plans this way looks at times.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -32,12 +32,12 @@ def quickly() -> Iterator[None]:
         yield
 
 
-def measured(task: Task, microbatches: int | None) -> Profile:
-    """The task's profile, with the same time for everything: in this many microbatches only, as if
-    they had been asked for, or in those of every size."""
-    sizes = task_profiler.microbatch_sizes
+def measured(task: Task | Sequence[Task], microbatches: int | None) -> Profile:
+    """The profile of a task, or of several, with the same time for everything: in this many
+    microbatches only, as if they had been asked for, or in those of every size."""
+    sizes, tasks = task_profiler.microbatch_sizes, [task] if isinstance(task, Task) else [*task]
     with (
-        mock.patch.object(profiler, "load", return_value=([task], {task.name: ""})),
+        mock.patch.object(profiler, "load", return_value=(tasks, {t.name: "" for t in tasks})),
         mock.patch.object(
             task_profiler,
             "microbatch_sizes",
@@ -45,8 +45,8 @@ def measured(task: Task, microbatches: int | None) -> Profile:
         ),
     ):
         options = Options(device_bytes=ROOM, emulation=_LINK, devices=1, samples=1)
-        made = steady(profile(f"tests:{task.name}", options))
-    if microbatches is None or task.lengths is not None:
+        made = steady(profile(f"tests:{tasks[0].name}", options))
+    if microbatches is None or tasks[0].lengths is not None:
         return made
     return only_microbatch(made, made.tasks[0].batches[0].microbatch)
 
