@@ -23,6 +23,8 @@ from executor.workload import (
     NO_CACHE,
     Task,
     Wanted,
+    build,
+    built_fingerprint,
     held_out,
     judged_steps,
     lengths_of,
@@ -34,7 +36,7 @@ from executor.workload import (
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, pretty, read_bytes, sha256
-from profiles.schema import Emulation, Numerics, Profile
+from profiles.schema import Emulation, Numerics, Profile, Workload
 from profiles.units import LARGEST
 
 Given = tuple[Plan, Sequence[Task], Options]
@@ -100,6 +102,8 @@ def _add(parser: argparse.ArgumentParser, options: Mapping[str, str], **kind: An
 def _add_profile(parser: argparse.ArgumentParser) -> None:
     _add_measured(parser)
     parser.add_argument("--explain", action="store_true", help=_EXPLAIN)
+    text = "measure nothing where the file is there, and of this workload as it is"
+    parser.add_argument("--keep", action="store_true", help=text)
     parser.add_argument("-o", "--output", type=Path, help="profile file; needed but for --explain")
     parser.set_defaults(command=_profile)
 
@@ -184,6 +188,9 @@ def _profile(arguments: argparse.Namespace) -> int:
         raise UsageError("where to write the profile is missing; add -o profiles/x.json")
     check_target(arguments.output, _source(arguments.workload))
     tasks, said = load(ref)
+    if arguments.keep and _profiled(arguments.output, ref, tasks, said):
+        print(f"profile: {arguments.output}, which is there")
+        return 0
     measured = _measured(arguments, ref, tasks, said, arguments.output)
     profiles.save(arguments.output, measured)
     print(profiler.table(measured))
@@ -248,6 +255,16 @@ def _tune(arguments: argparse.Namespace) -> int:
     found = tuning.Tuning(partial(load_sweep, ref, asked), folder, measure, train, options).run()
     print(standings.to_json(*found) if arguments.json else standings.table(*found))
     return 0
+
+
+def _profiled(path: Path, ref: str, tasks: Sequence[Task], said: Mapping[str, str]) -> bool:
+    """True if the file is a profile of these tasks as they are."""
+    if not path.exists():
+        return False
+    known = {task.name: task.workload for task in profiles.load(path).tasks}
+    return known.keys() == said.keys() and all(
+        known[t.name] == Workload(ref, built_fingerprint(said[t.name], build(t)[0])) for t in tasks
+    )
 
 
 def _emulation(arguments: argparse.Namespace, slowdown: int) -> Emulation | None:
