@@ -176,7 +176,7 @@ def sketches(
                 if stages := ends[chunks]:
                     spec = PipelineSpec(layout.replicas, costs, stages)
                     one = Sketch((spec,), named, points, pieces, links)
-                    if one.halved or named != ZERO_BUBBLE:
+                    if named != ZERO_BUBBLE or one.halved:
                         yield one
 
 

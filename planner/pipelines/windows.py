@@ -39,13 +39,20 @@ class Window:
 
 
 def windows(strategy: PipelineStrategy) -> Iterator[Window]:
-    """The windows of all devices."""
+    """The windows of all devices; of replicas, which hold the same, they are found once."""
+    known: dict[object, list[tuple[int, tuple[Held, ...]]]] = {}
     for device, passes in enumerate(strategy.order):
-        if passes:
-            yield from _windows(strategy, device, passes)
+        alike = id(strategy.on[device]), tuple((one.kind, one.shard) for one in passes)
+        if passes and alike not in known:
+            known[alike] = list(_windows(strategy, device, passes))
+        for at, held in known.get(alike, ()):
+            yield Window(device, passes[at], held)
 
 
-def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) -> Iterator[Window]:
+def _windows(
+    strategy: PipelineStrategy, device: int, passes: Sequence[Pass]
+) -> Iterator[tuple[int, tuple[Held, ...]]]:
+    """The places of a device's windows among its passes, and what is held there."""
     mine, shards = sorted({one.shard for one in passes}), strategy.on[device]
     flying = {k: _flying(strategy, passes, k) for k in mine}
     near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
@@ -60,7 +67,7 @@ def _windows(strategy: PipelineStrategy, device: int, passes: Sequence[Pass]) ->
         most = {max(places, key=lambda at, w=weight: w[at]) for weight in weights}  # type: ignore[misc]
         for at in sorted({places[0], places[-1]} | most):
             held = (Held(k, int(flying[k][at]), k in near[at], bool(learns[k][at])) for k in mine)
-            yield Window(device, passes[at], tuple(held))
+            yield at, tuple(held)
 
 
 def _flying(strategy: PipelineStrategy, passes: Sequence[Pass], k: int) -> Counts:
