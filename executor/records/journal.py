@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import torch
-from tqdm import tqdm
 
 from executor.errors import RunError
 from executor.records.folder import RunFolder
@@ -16,6 +15,7 @@ from executor.shards import HostTask
 from plans.additions import additions
 from plans.runlog import CheckpointRecord, DropRecord, End, Header, Line, RestartRecord
 from plans.schema import Plan
+from profiles import console
 from profiles.codec import pretty, sha256
 
 
@@ -44,19 +44,20 @@ class Journal:
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Write the records, say what went wrong, show the progress."""
+        placed = list(map(self._placed, lines))
         if self._folder:
-            self._folder.note(list(map(self._placed, lines)))
+            self._folder.note(placed)
         new = list(self._recorder.warnings.items())[self._warned :]
         self._warned += len(new)
         for task, text in new:
             self.warn(f"task {task}: {text}")
         for line in lines:
             if isinstance(line, DropRecord):
-                tqdm.write(f"dropped: {drop_text(line)}", file=sys.stderr)
-        self._progress.show(lines)
+                console.note(f"dropped: {drop_text(line)}")
+        self._progress.show(placed)
 
     def warn(self, text: str) -> None:
-        tqdm.write(f"warning: {text}", file=sys.stderr)
+        console.warn(text)
 
     def left_us(self) -> int:
         """The time that the plan has for what is left of it."""
@@ -66,10 +67,9 @@ class Journal:
         """Say what happens now, and what a second signal does."""
         grace_s = self._options.grace_s
         soon = "" if grace_s is None else f" within {grace_s:g} s"
-        tqdm.write(
+        console.note(
             f"{signal}: tasks end their rounds{soon} and are kept in {self._options.folder}; a "
-            "second one ends the run at once",
-            file=sys.stderr,
+            "second one ends the run at once"
         )
 
     def settled(self, task: HostTask, step: int) -> None:

@@ -3,22 +3,22 @@
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from tqdm import tqdm
-
+from executor.records.live import Rows, live
 from executor.replay import Recorder
-from plans.runlog import DropRecord, Line, StepRecord
+from plans.runlog import DropRecord, Line, OpRecord
 from plans.schema import Plan, Program, Segment
 from plans.timing import duration_us, part, runs
 from profiles.units import show_us
 
 _SHOWN = 4  # tasks on a line
-_SILENCE_S = 10.0  # between lines where there is no bar
+_ROWS = 12  # devices and tasks in a table
+_SILENCE_S = 10.0  # between lines where there is no table
 
 
 class Progress:
-    """Shows on stderr how far the tasks are: a bar on a terminal, otherwise a line now and then."""
+    """Shows on stderr how far the tasks are: a table on a terminal, otherwise a line now and
+    then."""
 
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -30,24 +30,59 @@ class Progress:
                 self._runs[name].append((segment, program))
         self._dropped: set[str] = set()
         self._shown = time.perf_counter()
-        total, known = sum(self._steps.values()), sum(map(len, recorder.losses.values()))
-        bar = partial(tqdm, total=total, initial=known, unit="step", leave=False)
-        self._bar = bar() if sys.stderr.isatty() else None
+        self._plan = plan
+        self._table = live()
+        self._ops: dict[str, OpRecord] = {}  # of each device the latest
+        self._streams = {
+            program.name: {op.id: op.queue.device for op in program.ops}
+            for program in (plan.programs if self._table else ())
+        }
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show what these records say, if it is time."""
-        steps = sum(isinstance(line, StepRecord) for line in lines)
         self._dropped |= {line.task for line in lines if isinstance(line, DropRecord)}
-        if self._bar is not None and steps:
-            self._bar.update(steps)
-            self._bar.set_postfix_str("; ".join(self._under_way(self.ends_us())), refresh=False)
-        elif self._bar is None and time.perf_counter() - self._shown > _SILENCE_S:
+        if self._table is not None:
+            self._see(lines)
+            self._table.show(self._tables)
+        elif time.perf_counter() - self._shown > _SILENCE_S:
             self._shown = time.perf_counter()
             print(self.line(self._recorder.now()), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        if self._table is not None:
+            self._table.close()
+
+    def _see(self, lines: Sequence[Line]) -> None:
+        """Note the latest op of each device."""
+        seen: dict[str, OpRecord] = {}
+        for line in reversed(lines):
+            if len(seen) == len(self._plan.devices):
+                break
+            if isinstance(line, OpRecord):
+                segment = self._plan.segments[line.segment]
+                at = self._streams[segment.program].get(line.op)
+                if at is not None:
+                    seen.setdefault(self._plan.devices[segment.devices[at]].name, line)
+        self._ops |= seen
+
+    def _tables(self) -> tuple[str, list[Rows]]:
+        """How far all is; of each device its latest op, of tasks under way how they do."""
+        ends, recorder = self.ends_us(), self._recorder
+        devices: list[Sequence[str]] = [("device", "op", "round")]
+        for device in self._plan.devices[:_ROWS]:
+            op = self._ops.get(device.name)
+            devices.append((device.name, op.op, str(op.round)) if op else (device.name, "", ""))
+        running = self._running(ends)
+        tasks: list[Sequence[str]] = [("task", "step", "loss", "", "planned", "actual", "ends at")]
+        for name in running[:_ROWS]:
+            done = len(recorder.losses[name])
+            times = self.planned_us(name, done), recorder.ended_us[name], ends[name]
+            step, loss = f"{done}/{self._steps[name]}", f"{_latest(recorder.losses[name]):.4g}"
+            tasks.append((name, step, loss, self._judged(name), *map(show_us, times)))
+        for rows, whole in ((devices, len(self._plan.devices)), (tasks, len(running))):
+            if whole > _ROWS:
+                rows.append((f"{whole - _ROWS} more", *[""] * (len(rows[0]) - 1)))
+        return self._head(recorder.now(), ends), [devices, tasks]
 
     def planned_us(self, task: str, done: int) -> int:
         """When the task should have done so many steps (one at least), in µs of the plan."""
@@ -86,7 +121,11 @@ class Progress:
 
     def line(self, elapsed_us: int) -> str:
         """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
-        ends, done = self.ends_us(), {n: len(by) for n, by in self._recorder.losses.items()}
+        ends = self.ends_us()
+        return "; ".join([self._head(elapsed_us, ends), *self._under_way(ends)])
+
+    def _head(self, elapsed_us: int, ends: Mapping[str, int]) -> str:
+        done = {n: len(by) for n, by in self._recorder.losses.items()}
         left = max(
             (end - elapsed_us for n, end in ends.items() if done[n] < self._steps[n]), default=0
         )
@@ -94,22 +133,28 @@ class Progress:
         head += f", {show_us(elapsed_us)}"
         if any(done[n] for n in ends):
             head += f", {show_us(max(left, 0))} left"
-        return "; ".join([head, *self._under_way(ends)])
+        return head
+
+    def _running(self, ends_us: Mapping[str, int]) -> list[str]:
+        """The tasks that have begun and not ended."""
+        losses = self._recorder.losses
+        return [name for name in ends_us if 0 < len(losses[name]) < self._steps[name]]
 
     def _under_way(self, ends_us: Mapping[str, int]) -> list[str]:
         """The first few tasks under way: steps done, latest losses, and expected ends."""
-        losses, val_losses = self._recorder.losses, self._recorder.val_losses
-        running = [name for name in ends_us if 0 < len(losses[name]) < self._steps[name]]
-        shown = []
+        losses, running, shown = self._recorder.losses, self._running(ends_us), []
         for name in running[:_SHOWN]:
-            val = f" val {_latest(val_losses[name]):.4g}" if val_losses[name] else ""
-            known = self._recorder.metrics[name]
-            for metric, value in known[max(known)].items() if known else ():
-                val += f" {metric} {value:.4g}"
-            step = f"{name} {len(losses[name])}/{self._steps[name]}"
-            loss = f"loss {_latest(losses[name]):.4g}{val}"
-            shown.append(f"{step} {loss} done at {show_us(ends_us[name])}")
+            said = [f"{name} {len(losses[name])}/{self._steps[name]}"]
+            said += [f"loss {_latest(losses[name]):.4g}", self._judged(name)]
+            shown.append(f"{' '.join(filter(None, said))} done at {show_us(ends_us[name])}")
         return shown + ([f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else [])
+
+    def _judged(self, task: str) -> str:
+        """The latest evaluation: `val 4.21 accuracy 0.5`; empty where there is none."""
+        val, known = self._recorder.val_losses[task], self._recorder.metrics[task]
+        told = {"val": _latest(val)} if val else {}
+        told |= known[max(known)] if known else {}
+        return " ".join(f"{name} {value:.4g}" for name, value in told.items())
 
 
 def _latest(by_step: Mapping[int, float]) -> float:
