@@ -7,7 +7,7 @@ from plans.schema import Plan
 from profiles.units import show_bytes, show_us
 
 _MOST = 60  # of a task
-_HEAD = (
+ALTERNATIVE = (
     *("devices", "layout", "order", "microbatch", "recomputed"),
     *("period", "bound", "peak", "why not"),
 )
@@ -21,7 +21,7 @@ def describe_alternatives(plan: Plan, task: str | None = None) -> str:
         if mine := ranked_alternatives(plan, name):
             count = len(mine)
             head = f"{name}: {count} of {looked_at.get(name, count)} way(s) to train it"
-            rows = listed(_HEAD, list(map(_row, mine)), _MOST, "; --json has all")
+            rows = listed(ALTERNATIVE, list(map(alternative_row, mine)), _MOST, "; --json has all")
             sections.append("\n".join([head, *rows]))
     if not sections:
         which = f"task {task} was not" if task else "no task was"
@@ -42,7 +42,8 @@ def ranked_alternatives(plan: Plan, task: str | None = None) -> list[Alternative
     )
 
 
-def _row(one: Alternative) -> tuple[str, ...]:
+def alternative_row(one: Alternative) -> tuple[str, ...]:
+    """Its cells, in the columns of `ALTERNATIVE`."""
     return (
         str(one.devices),
         one.layout,

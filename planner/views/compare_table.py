@@ -1,7 +1,7 @@
 """A run against its plan in words, and as JSON values."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.views.compare import Comparison, Ratio
 from profiles.console import columns
@@ -68,11 +68,21 @@ def _ratios(ratio: Ratio) -> dict[str, float | None]:
     return {"ratio": ratio.value, "median_ratio": ratio.median}
 
 
-def table(comparison: Comparison) -> str:
-    """The comparison for people: aligned columns, one line per quantity, kind and task."""
-    c, prediction = comparison, comparison.plan.prediction
-    paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
-    guessed = " (predictions are estimates)" if c.plan.estimated else ""
+Rows = list[tuple[str, ...]]
+"""A table, its first row the names of the columns."""
+
+
+class Compared(NamedTuple):
+    """The tables of a comparison: of the whole, tasks, kinds of ops and devices."""
+
+    whole: Rows
+    tasks: Rows
+    kinds: Rows
+    devices: Rows
+
+
+def compared(c: Comparison) -> Compared:
+    """The comparison as tables, one row per quantity, task, kind and device."""
     whole, most = c.makespan.predicted, max((one.predicted for one in c.peaks), default=0)
     run = "so far" if c.missing or c.dropped else "makespan"
     rows = [(run, *_cells(c.makespan, 0, show_us)[:2], _percent(c.makespan_error))]
@@ -89,30 +99,42 @@ def table(comparison: Comparison) -> str:
         for name, one in c.tasks.items()
     )
     kinds = ((kind, *_cells(one, whole, show_us), _median(one)) for kind, one in c.kinds.items())
+    devices = (
+        (f"device {n}", str(c.processes.get(n, "-")), *_cells(one, 0, show_us), _median(one))
+        for n, one in c.devices.items()
+    )
+    return Compared(
+        [("", *_RATIO), *rows],
+        [("task", *_RATIO, "first loss", "last loss"), *tasks],
+        [("kind", *_RATIO, "median op"), *kinds],
+        [("but for sends", "process", *_RATIO, "median op"), *devices],
+    )
+
+
+def table(comparison: Comparison) -> str:
+    """The comparison for people: aligned columns, one line per quantity, kind and task."""
+    c, prediction, of = comparison, comparison.plan.prediction, compared(comparison)
+    paced = f" (times are {c.plan.emulated or 'emulated'})" if c.emulated else ""
+    guessed = " (predictions are estimates)" if c.plan.estimated else ""
     error = "-" if c.median_op_error is None else f"{c.median_op_error:.1%}"
     bound = f"{show_us(prediction.lower_bound_us)} ({prediction.lower_bound_name})"
     lines = [
         f"run {c.status}{paced}{guessed}",
-        *columns([("", *_RATIO), *rows], numbers=True),
+        *columns(of.whole, numbers=True),
         f"median error of a compute op: {error}",
         f"lower bound: {bound}, planned gap {prediction.gap_ppm / 1e6:.2%}",
         "",
-        *columns([("task", *_RATIO, "first loss", "last loss"), *tasks], numbers=True),
+        *columns(of.tasks, numbers=True),
         *(
             f"{name} after step {one.step}: "
             + ", ".join(f"{what} {_loss(value)}" for what, value in _judged(c, name).items())
             for name, one in c.evaluations.items()
         ),
         "",
-        *columns([("kind", *_RATIO, "median op"), *kinds], numbers=True),
+        *columns(of.kinds, numbers=True),
     ]
     if len(c.devices) > 1:
-        devices = (
-            (f"device {n}", str(c.processes.get(n, "-")), *_cells(one, 0, show_us), _median(one))
-            for n, one in c.devices.items()
-        )
-        head = ("but for sends", "process", *_RATIO, "median op")
-        lines += ["", *columns([head, *devices], numbers=True), *_slow(c)]
+        lines += ["", *columns(of.devices, numbers=True), *slow_words(c)]
     if c.dropped:
         lines += ["", *(f"dropped: {name} {why}" for name, why in c.dropped.items())]
     if c.missing:
@@ -133,7 +155,7 @@ def _cells(one: Ratio, whole: int, show: Callable[[int], str]) -> tuple[str, str
     return show(one.predicted), show(one.actual), told
 
 
-def _slow(c: Comparison) -> list[str]:
+def slow_words(c: Comparison) -> list[str]:
     """A line on the device that held a late run up, if one did."""
     if c.slow is None:
         return []

@@ -18,6 +18,11 @@ _GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 def devices(plan: Plan) -> list[str]:
     """A row for each device and store, how all devices spend their time, and what the host store
     holds and the disk moves."""
+    return [*indented(device_rows(plan)), *_all_devices(plan), *_stores(plan)]
+
+
+def device_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """A row for each device and store, below the names of the columns."""
     head = ("", "kind", "budget", "peak", "busy", "bubble", "exposed copies")
     makespan, several = max(plan.prediction.makespan_us, 1), node_count(plan) > 1
     rows: list[tuple[int, tuple[str, ...]]] = []
@@ -36,7 +41,7 @@ def devices(plan: Plan) -> list[str]:
     for nodes, (size,) in folded(stores):
         name = f"host store of node {in_ranges(nodes)}" if several else "host store"
         named.append((name, "", budget, size, "", "", ""))
-    return [*indented([head, *named]), *_all_devices(plan), *_stores(plan)]
+    return [head, *named]
 
 
 def _shares(busy: float) -> tuple[str, str]:

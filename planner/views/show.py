@@ -32,7 +32,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["devices", *devices(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         ["segments", *_segments(plan)],
-        ["bounds", *indented(_bounds(plan))],
+        ["bounds", *indented(bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),
         *(gang(plan, program) for program in gangs[:_MOST_RUNS]),
         *(_kinds(plan, program) for program in plan.programs if program.tokens),
@@ -135,15 +135,15 @@ def _kinds(plan: Plan, program: Program) -> list[str]:
     return [head, *indented(rows)]
 
 
-def _bounds(plan: Plan) -> list[tuple[str, ...]]:
+def bounds(plan: Plan) -> list[tuple[str, ...]]:
     """Every bound, the best first, with the gap it would leave by itself; then that of any
     schedule of the plan's own programs."""
     told = plan.prediction
-    bounds = [(bound.name, bound.us) for bound in sorted(told.bounds, key=lambda b: -b.us)]
+    found = [(bound.name, bound.us) for bound in sorted(told.bounds, key=lambda b: -b.us)]
     if told.configuration_us:
-        bounds.append(("of these programs", told.configuration_us))
+        found.append(("of these programs", told.configuration_us))
     makespan = max(told.makespan_us, 1)
-    rows = [(name, show_us(us), f"{1 - us / makespan:.2%}") for name, us in bounds]
+    rows = [(name, show_us(us), f"{1 - us / makespan:.2%}") for name, us in found]
     return [("bound", "at least", "gap"), *rows]
 
 
