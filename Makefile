@@ -27,7 +27,7 @@ test: $(VENV)/.ready  ## every test, a file at a time on each core
 
 # Rules of the house, formats, checker, rounds, replay, and two whole paths; without what is slow.
 FAST := tests/test_architecture.py tests/profiles tests/plans tests/planner/estimate \
-	tests/planner/bounds tests/planner/rounds tests/planner/shards tests/planner/charts tests/planner/views \
+	tests/planner/bounds tests/planner/rounds tests/planner/shards tests/planner/charts tests/planner/report tests/planner/views \
 	tests/executor/records tests/executor/replay \
 	tests/whole/test_end_to_end.py tests/whole/test_evaluation.py
 SLOW := alike check_mutations check_disk check_fuzz check_hostile host_bytes memory

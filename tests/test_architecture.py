@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "views": "",
         "charts": "surviving views",
         "exporting": "views orders",
+        "report": "charts curves views",
         "shards": "inputs",
         "rounds": "shards inputs",
         "orders": "",
@@ -47,7 +48,7 @@ MAY_IMPORT = {
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",
         "face": "sweep builder estimate views inputs",
-        "cli": "booking curves surviving sweep_table sweep builder estimate charts exporting views "
+        "cli": "report booking curves surviving sweep_table sweep builder estimate charts exporting views "
         "inputs",
         "__main__": "cli",
     },

@@ -15,6 +15,7 @@ from planner.cli.show_commands import (
     check_plan,
     compare_run,
     export_plan,
+    report_page,
     show_plan,
     survive_trace,
 )
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         ("check", check_plan, _check, "prove that a plan neither races nor overflows"),
         ("show", show_plan, _show, "describe a plan, draw it"),
         ("compare", compare_run, _compare, "predicted against actual"),
+        ("report", report_page, _report, "a page about a plan and its run, to look around in"),
         ("export", export_plan, _export, "write a plan's pipeline, or a run's losses, for others"),
     ):
         command = names.add_parser(name, help=text)
@@ -94,6 +96,13 @@ def _compare(option: Option) -> None:
     text = "write what the run taught, for build --corrections"
     option("--write-corrections", metavar="FILE", help=text)
     option("--json", action="store_true", help="print JSON")
+
+
+def _report(option: Option) -> None:
+    option("plan", metavar="PLAN")
+    option("run", nargs="?", metavar="RUN", help="the folder of a run of PLAN")
+    text = "one file that needs no network; any browser of the last three years opens it"
+    option("-o", "--output", required=True, metavar="HTML", help=text)
 
 
 def _export(option: Option) -> None:

@@ -1,4 +1,4 @@
-"""The commands about a plan that exists: `check`, `show`, `compare` and `export`."""
+"""The commands about a plan that exists: `check`, `show`, `compare`, `report` and `export`."""
 
 import argparse
 import json
@@ -18,6 +18,7 @@ import plans
 from planner import curves, surviving
 from planner.exporting import schedule
 from planner.inputs import corrections, residuals
+from planner.report import page, report
 from planner.views import (
     START_US,
     book_summary,
@@ -205,6 +206,24 @@ def compare_run(options: argparse.Namespace) -> int:
         corrections.save(options.write_corrections, found)
         print(f"wrote {options.write_corrections}", file=sys.stderr)
     print(json.dumps(to_json(result), indent=1) if options.json else table(result))
+    return 0
+
+
+def report_page(options: argparse.Namespace) -> int:
+    """Write a page about a sound plan and, where one is given, a run of it."""
+    logs = [str(log) for log in runlog.files(options.run)] if options.run else []
+    check_target(options.output, options.plan, *logs)
+    data = read_bytes(options.plan)
+    if plans.is_book(data):
+        raise FormatError(
+            f"{options.plan}: is a book of several plans, and a page is about one; give a plan"
+        )
+    plan = plans.loads(data, options.plan)
+    plans.prove(plan)
+    names = options.plan, options.run or "RUN"
+    found = report(plan, sha256(data), [runlog.load(log) for log in logs], names)
+    write_atomic(options.output, page(found))
+    print(f"wrote {options.output}", file=sys.stderr)
     return 0
 
 

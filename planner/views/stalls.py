@@ -22,7 +22,7 @@ from profiles.units import show_us
 
 LARGE_GAP_PPM = 50_000
 
-_CAUSES = {
+CAUSES = {
     "h2d": "copies to the device",
     "d2h": "copies to the host",
     "p2p": "copies between devices",
@@ -106,7 +106,7 @@ def parts_of_round(plan: Plan, program: Program) -> dict[str, int]:
             part = _COMPUTED.get(op.name.kind, "copies within the device")
             parts["forwards computed again" if op.id in twice else part] += op.us
     for stall in stalls(program, *range(program.devices)):
-        parts[f"waits in {stall.part} for {_CAUSES[stall.resource]}"] += stall.us
+        parts[f"waits in {stall.part} for {CAUSES[stall.resource]}"] += stall.us
     return {part: us // program.devices for part, us in parts.items()}
 
 
@@ -137,7 +137,7 @@ def _program(plan: Plan, program: Program) -> Iterator[str]:
             most = f", most for {stall.most}" if count > 1 and stall.most else ""
             yield (
                 f"in {stall.part}, compute waits{where} {show_us(stall.us // count)} "
-                f"({stall.us / whole:.1%} of a round) for {_CAUSES[stall.resource]}{most}"
+                f"({stall.us / whole:.1%} of a round) for {CAUSES[stall.resource]}{most}"
             )
     twice = sum(op.us for op in recomputed(plan, program))
     if twice * 100 >= whole:

@@ -2,7 +2,7 @@
 
 from plans.timing.intervals import Interval, exposed_copy_us, overlaps, uncovered, union
 from plans.timing.kinds import RoundKinds, Runs, joined, kinds_of, of_kind, part, runs, scaled
-from plans.timing.phases import duration_us, kind_rounds, longest, phases, rounds_us
+from plans.timing.phases import Phase, duration_us, kind_rounds, longest, phases, rounds_us
 from plans.timing.predict import (
     busy_us,
     device_times,
