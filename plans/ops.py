@@ -74,7 +74,7 @@ _OP_ID = re.compile(
 )
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 17)  # more than the ops of a round of 100,000
 def parse_id(op_id: str) -> OpName:
     """The parts of an op id; ValueError when it is none."""
     match = _OP_ID.fullmatch(op_id)

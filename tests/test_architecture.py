@@ -48,8 +48,8 @@ MAY_IMPORT = {
         "sweep": "sweep_table builder shards inputs",
         "sweep_table": "",
         "face": "sweep builder estimate views inputs",
-        "cli": "report booking curves surviving sweep_table sweep builder estimate charts exporting views "
-        "inputs",
+        "cli": "report booking curves surviving sweep_table sweep builder estimate charts "
+        "exporting views inputs",
         "__main__": "cli",
     },
     "executor": {

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.charts.bars import KINDS
+from planner.charts import KINDS
 from planner.report.timeline import Sheet, Timeline
 from plans.ops import Lane, OpKind
 from plans.schema import Op

@@ -56,20 +56,24 @@ class Track {
     return pieces[this.last];
   }
   place(i) { // [piece, round, op]
+    const piece = this.piece(i), round = this.round(piece, i);
+    return [piece, round, piece.group.first + i - piece.at - round * piece.group.count];
+  }
+  round(piece, i) { return Math.floor((i - piece.at) / piece.group.count); }
+  op(i) {
     const piece = this.piece(i), { count, first } = piece.group;
-    const round = Math.floor((i - piece.at) / count);
-    return [piece, round, first + i - piece.at - round * count];
+    return first + ((i - piece.at) % count);
   }
   start(i) {
-    const [{ part }, round, op] = this.place(i);
-    return part.start + round * part.sheet.period + this.ops.start[op];
+    const piece = this.piece(i), { part } = piece;
+    return part.start + this.round(piece, i) * part.sheet.period + this.ops.start[this.op(i)];
   }
-  us(i) { return this.ops.us[this.place(i)[2]]; }
+  us(i) { return this.ops.us[this.op(i)]; }
   end(i) { return this.start(i) + this.us(i); }
   busy(i) { // of all bars before
     if (i >= this.n) return this.total;
-    const [piece, round, op] = this.place(i);
-    return piece.before + round * piece.group.total + this.ops.busy[op];
+    const piece = this.piece(i);
+    return piece.before + this.round(piece, i) * piece.group.total + this.ops.busy[this.op(i)];
   }
   // The first bar from `low` on that ends after a moment.
   first(t, low = 0) {
@@ -124,13 +128,14 @@ class Curve {
       }
     }
     events.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    this.times = Float64Array.of(0, ...events.map((event) => event[0]));
-    this.bytes = Float64Array.of(total, ...events.map((event) => (total += event[1])));
+    events.unshift([0, 0]);
+    this.times = Float64Array.from(events, (event) => event[0]);
+    this.bytes = Float64Array.from(events, (event) => (total += event[1]));
     this.tops = []; // the most of 64 each, so that wide windows are quick
     this.bytes.forEach((bytes, k) => {
       if (k % 64) this.tops[k >> 6] = Math.max(this.tops[k >> 6], bytes); else this.tops.push(bytes);
     });
-    this.most = Math.max(...this.tops);
+    this.most = this.tops.reduce((most, top) => Math.max(most, top), 0);
     this.period = round ? period : Infinity;
   }
   at(t) { // the place of the latest event
@@ -209,7 +214,7 @@ function build(head, c) {
     devices.forEach((device, local) => model.memory[device].push({ part, local }));
   }
   const every = rows.flatMap((row) => model.sides.map((side) => row[side])).filter((one) => one.n);
-  model.end = Math.max(head.makespan, 1, ...every.map((track) => track.end(track.n - 1)));
+  model.end = every.reduce((end, one) => Math.max(end, one.end(one.n - 1)), Math.max(head.makespan, 1));
   return model;
 }
 
@@ -275,7 +280,7 @@ function cause(model, bar) {
 
 function criticalPath(model, bar) { // back to the begin
   const path = [bar];
-  for (let one = bar; (one = cause(model, one)) && path.length < 20000;) path.push(one);
+  for (let one = bar; (one = cause(model, one)) && path.length < 200000;) path.push(one);
   return path;
 }
 
@@ -329,7 +334,7 @@ function size(bytes) {
 }
 
 function name(model, bar) {
-  const op = track(bar).place(bar.i)[2], { head, ops } = model, item = head.items[ops.item[op]];
+  const op = track(bar).op(bar.i), { head, ops } = model, item = head.items[ops.item[op]];
   const whole = item === "batch" || item === "norm" ? item : item + ops.number[op];
   return `${head.tasks[ops.task[op]]}.${whole}.${head.kinds[ops.kind[op]][0]}${ops.index[op]}`;
 }
@@ -450,7 +455,7 @@ function start([head, columns]) {
     for (let i = side.first(view.t); i < side.n;) {
       const begin = side.start(i), us = side.us(i);
       if (begin >= stop) break;
-      const op = side.place(i)[2], fill = color(op), box = (boxes[fill] ??= []);
+      const fill = color(side.op(i)), box = (boxes[fill] ??= []);
       if (us < 0) { i++; continue; }
       if (us >= dt) {
         const left = Math.max(x(begin), LEFT), right = Math.min(x(begin + us), LEFT + view.wide);
@@ -459,8 +464,10 @@ function start([head, columns]) {
         i++;
       } else {
         const column = Math.floor(begin / dt), next = Math.max(side.first((column + 1) * dt, i), i + 1);
-        const share = Math.min((side.busy(next) - side.busy(i)) / dt, 1), tall = Math.max(share * high, 1);
-        box.push(x(column * dt), y + high - tall, 1, tall);
+        const share = Math.min((side.busy(next) - side.busy(i)) / dt, 1), left = x(column * dt);
+        const tall = Math.max(Math.round(share * high), 1), top = y + high - tall, k = box.length;
+        if (box[k - 3] === top && Math.abs(box[k - 4] + box[k - 2] - left) < 0.01) box[k - 2] += 1;
+        else box.push(left, top, 1, tall);
         i = next;
       }
     }
@@ -472,11 +479,19 @@ function start([head, columns]) {
     for (const here of model.memory[device]) {
       const { part, local } = here, to = Math.min(x(part.end), LEFT + view.wide), from = Math.max(x(part.start), LEFT);
       if (to < LEFT || from > LEFT + view.wide) continue;
-      const curve = curveOf(model, here);
-      for (let px = Math.floor(from); px < to; px++) {
-        const t = Math.max(at(px) - part.start, 0), bytes = curve.between(t, t + view.dt);
-        ctx.fillRect(px, y + MEMORY - bytes * scale, 1, bytes * scale);
+      const curve = curveOf(model, here), floor = y + MEMORY;
+      ctx.beginPath();
+      ctx.moveTo(from, floor);
+      let px = Math.floor(from), last = -1;
+      for (; px < to; px++) {
+        const t = Math.max(at(px) - part.start, 0), tall = Math.round(curve.between(t, t + view.dt) * scale);
+        if (tall === last) continue;
+        ctx.lineTo(px, floor - Math.max(last, 0));
+        ctx.lineTo(px, floor - (last = tall));
       }
+      ctx.lineTo(to, floor - last);
+      ctx.lineTo(to, floor);
+      ctx.fill();
       const taken = part.sheet.memory[local] * scale;
       ctx.fillRect(from, y + MEMORY - taken, Math.max(to - from, 1), 1);
     }
@@ -534,8 +549,7 @@ function start([head, columns]) {
     for (const [row, side, top, i, left, room] of strip > 10 ? seen : []) {
       const text = name(model, { row, side, i }), short = text.slice(text.indexOf(".") + 1);
       const fits = [text, short].find((one) => one.length * 5.6 < room - 4);
-      const [, , op] = row[side].place(i);
-      ctx.fillStyle = ["#0072b2", "#6f6f6f"].includes(color(op)) ? "#fff" : "#111";
+      ctx.fillStyle = ["#0072b2", "#6f6f6f"].includes(color(row[side].op(i))) ? "#fff" : "#111";
       if (fits) ctx.fillText(fits, left + 3, top + strip / 2);
     }
     lead(places);
@@ -546,6 +560,15 @@ function start([head, columns]) {
     }
     view.said = said;
   }
+
+  const after = (path, t) => { // the first of a path, which goes back, that begins before a moment
+    let low = 0, high = path.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (startOf(path[middle]) <= t) high = middle; else low = middle + 1;
+    }
+    return low;
+  };
 
   // The chosen bar, its edges to what it waits for and what waits for it, the critical path.
   function lead(places) {
@@ -564,14 +587,12 @@ function start([head, columns]) {
       ctx.strokeRect(Math.max(left, LEFT), middle(bar) - strip / 2, Math.max(right - left, 1), strip - 1);
     };
     ctx.strokeStyle = colors.mark;
-    let drawn = -Infinity;
-    view.path.forEach((bar, k) => {
-      const left = x(startOf(bar)), next = view.path[k - 1];
-      if (left > LEFT + view.wide || Math.abs(left - drawn) < 1) return;
-      drawn = left;
-      around(bar, 1.5);
-      if (next) line(bar, next, 1.5);
-    });
+    const { path } = view, from = after(path, at(LEFT + view.wide)), to = after(path, view.t);
+    const stride = Math.max(1, Math.floor((to - from) / 2000)); // so many are enough to be seen
+    for (let k = from; k < Math.min(to + 2, path.length); k += stride) {
+      around(path[k], 1.5);
+      if (k) line(path[k], path[k - 1], 1.5);
+    }
     if (!view.chosen) return;
     ctx.strokeStyle = colors.ink;
     around(view.chosen, 2.5);

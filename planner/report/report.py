@@ -217,18 +217,27 @@ def _provenance(plan: Plan, plan_sha256: str, log: RunLog | None) -> Rows:
 
 
 def _commands(plan: Plan, names: Sequence[str], *, ran: bool) -> tuple[str, ...]:
-    """What makes the same plan, run and report again."""
+    """What makes the same plan, run and report again; a plan tells of no microbatch, correction or
+    earlier run that was given."""
     path, run = map(shlex.quote, names)
-    made = {key: value for key, value in plan.provenance.items() if " " not in key}
-    flags = "".join(f" --{key} {shlex.quote(value)}" for key, value in made.items())
     profiles = sum(role.startswith("profile") for role in plan.inputs)
-    count = len(plan.devices) if profiles < 2 else "COUNTS"
-    files = " ".join(["PROFILE"] * max(profiles, 1))
-    where = "" if "nodes" in made else f" --devices {count}"
-    built = f"build {files}{where}{flags} --seed {plan.solver.seed} -o {path}"
+    budgets = {device.budget_bytes for device in plan.devices}
+    told = dict(plan.provenance)
+    if "nodes" not in told:
+        told["devices"] = str(len(plan.devices)) if profiles < 2 else "COUNTS"
+    if len(budgets) == 1:
+        told["device-memory"] = f"{min(budgets)}B"
+    flags = "".join(_flag(*option) for option in {**told, "seed": str(plan.solver.seed)}.items())
     return (
-        f"python -m planner {built}",
+        f"python -m planner build{' PROFILE' * max(profiles, 1)}{flags} -o {path}",
         f"python -m planner check {path}",
         *([f"python -m executor run {path} -o {run}"] if ran else []),
         f"python -m planner report {path}{f' {run}' if ran else ''} -o report.html",
     )
+
+
+def _flag(name: str, value: str) -> str:
+    """An option as a plan tells of it, as it is typed: `start a` of task a."""
+    flag, _, task = name.partition(" ")
+    typed = value.replace(" bytes/s", "B/s").replace(" us", "us")
+    return f" --{flag} {shlex.quote(f'{task}={typed}' if task else typed)}"

@@ -22,7 +22,7 @@ const tell = (what) => {
   box.textContent = JSON.stringify({ ...what, troubles });
   document.body.append(box);
 };
-const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key }));
 const point = (kind, x, y, more = {}) => {
   const box = canvas.getBoundingClientRect(), of = kind === "wheel" ? WheelEvent : PointerEvent;
   const where = { clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true };
@@ -31,7 +31,8 @@ const point = (kind, x, y, more = {}) => {
 HTMLElement.prototype.setPointerCapture = () => {};
 addEventListener("load", async () => {
   while (!window.report && !troubles.length) await frame();
-  try { tell(await (async () => { DOES })()); } catch (error) { troubles.push(String(error)); tell({}); }
+  const done = (async () => { DOES })();
+  done.then(tell, (error) => { troubles.push(String(error)); tell({}); });
 });
 </script>"""
 
