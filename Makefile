@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEMO := executor/workloads/bytes_lm.py:demo
 
-.PHONY: demo test test-fast lint format schemas notebooks gpu gpu2 clean
+.PHONY: demo test test-fast lint format schemas docs notebooks gpu gpu2 clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -49,6 +49,9 @@ schemas: $(VENV)/.ready  ## rewrite the exported JSON Schemas
 	$(PY) -m plans profile > profiles/profile.schema.json
 	$(PY) -m plans plan > plans/plan.schema.json
 	$(PY) -m plans runlog > plans/runlog.schema.json
+
+docs: $(VENV)/.ready  ## rewrite docs/commands.md from the commands
+	$(PY) docs/commands.py
 
 notebooks: $(VENV)/.ready  ## run the notebooks and store what they print and draw
 	$(PY) notebooks/renew.py

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from planner.cli import main as planner_main
 from profiles import console
 
 ROOT = Path(plans.__file__).parents[1]
-DOCS = sorted(ROOT.glob("docs/*.md"))
+COMMANDS = ROOT / "docs" / "commands.md"  # is written by a command, and as long as it is
+DOCS = sorted({*ROOT.glob("docs/*.md")} - {COMMANDS})
 MAPS = sorted(ROOT.glob("*/README.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *MAPS, *DOCS]
 MAINS: dict[str, Callable[[list[str]], int]] = {"planner": planner_main, "executor": executor_main}
@@ -120,7 +122,7 @@ def test_all_pages_together_are_short() -> None:
 def test_every_page_is_found_from_the_first() -> None:
     """README links to all of docs/."""
     text = (ROOT / "README.md").read_text()
-    assert [page.name for page in DOCS if f"(docs/{page.name})" not in text] == []
+    assert [page.name for page in (*DOCS, COMMANDS) if f"(docs/{page.name})" not in text] == []
 
 
 def test_commands_are_named_as_they_are_typed() -> None:
@@ -131,6 +133,12 @@ def test_commands_are_named_as_they_are_typed() -> None:
     command = re.compile(rf"(?<!-m )(?:`|run |with |: |; )(?:planner|executor) (?:{verbs})\b")
     named = [(path.name, found) for path in texts for found in command.findall(path.read_text())]
     assert named == []
+
+
+def test_the_page_of_commands_is_what_they_say() -> None:
+    """make docs would change nothing."""
+    made = runpy.run_path(str(COMMANDS.with_suffix(".py")))["page"]()
+    assert COMMANDS.read_text() == made
 
 
 def test_the_version_is_that_of_the_changelog() -> None:
