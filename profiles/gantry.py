@@ -2,7 +2,7 @@
 
     gantry train     profile, plan, check and run a workload in one go
     gantry COMMAND   of the executor: profile, run, tune; of the planner: build, book, check, show,
-                     compare, export, estimate, sweep, survive
+                     compare, report, export, estimate, sweep, survive
 
 Nothing is loaded here for a command: it begins as `python -m planner` or `python -m executor` do.
 """
@@ -22,6 +22,7 @@ OF = {
         "check",
         "show",
         "compare",
+        "report",
         "export",
         "estimate",
         "sweep",
