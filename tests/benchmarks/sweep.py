@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.sweep
 
-24 settings of a small CNN on four emulated devices, compared after 20, 60 and 180 steps. One row
+24 settings of a small CNN on four emulated devices, compared after 10, 30 and 90 steps. One row
 for each rung, and one for the sweep and for all to the end: times planned and actual, and their
 ratio. Exit code 1 unless the sweep takes at most 0.55 of all to the end and keeps the best setting
 with its value, and each rung takes within 5 % of what was planned; a busy machine may be the cause.
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from executor import Evaluation, Sweep, Task, grid
 from profiles.console import columns
 
-RUNGS = (20, 60, 180)
+RUNGS = (10, 30, 90)
 BATCH, SIDE, KINDS = 16, 16, 4
-MACHINE = ("--device-memory", "8MiB", "--devices", "4", "--slow-compute", "12")
+MACHINE = ("--device-memory", "8MiB", "--devices", "4", "--slow-compute", "24")
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(step)
     quarter = torch.randint(KINDS, (BATCH,), generator=generator)
     images = torch.randn(BATCH, 1, 2, SIDE // 2, 2, SIDE // 2, generator=generator)
-    images[torch.arange(BATCH), 0, quarter // 2, :, quarter % 2] += 0.35
+    images[torch.arange(BATCH), 0, quarter // 2, :, quarter % 2] += 0.5
     return images.reshape(BATCH, 1, SIDE, SIDE), quarter
 
 
