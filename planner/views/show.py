@@ -69,6 +69,7 @@ def _task(task: Task) -> list[str]:
     runs = [list(run) for _, run in groupby(enumerate(task.shards), key=lambda s: _alike(s[1]))]
     for run in runs[:_MOST_RUNS]:
         (first, shard), (last, end) = run[0], run[-1]
+        base = sum(one.base_bytes for _, one in run)
         names = f"s{first}" if first == last else f"s{first}-s{last}"
         low, high = shard.first_layer, end.end_layer - 1
         layers = f"layer {low}" if low == high else f"layers {low}-{high}"
@@ -76,6 +77,7 @@ def _task(task: Task) -> list[str]:
         lines.append(
             f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
             f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
+            + (f" on the base of {task.base}, {show_bytes(base)}" if base else "")
         )
     left = sum(len(run) for run in runs[_MOST_RUNS:])
     return [*lines, *more("    ", left, " shards")]

@@ -82,6 +82,7 @@ def mean_completion_us(plan: Plan) -> int:
 
 _HELD = {
     "param": "parameters",
+    "base": "bases",
     "state": "optimizer state",
     "grad": "gradients",
     "x": "boundaries",

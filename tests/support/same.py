@@ -57,7 +57,7 @@ def shares_of(plan: Plan, task: Task) -> Shares:
     found: dict[int, dict[str, list[int]]] = {}
     for op in program.round:
         name, device = op.name, op.stream.partition(".")[0]
-        if name.item == "s" and name.kind in "BW":
+        if name.task == task.name and name.item == "s" and name.kind in "BW":
             found.setdefault(name.number, {}).setdefault(device, []).append(name.index)
     assert callable(task.model)
     shares = {}

@@ -17,17 +17,20 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from support.based import grouped
 from support.cli import executor_cli, planner_cli, profile, refused, succeeded
 from support.forked import ended, started, torchrun
 from support.plain import train
-from support.same import assert_saved
+from support.quick import measured, quickly
+from support.same import added_as, assert_same, assert_saved
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import plans
-from executor import Evaluation, Task
-from plans import runlog
+from executor import Evaluation, Task, run
+from planner import Problem
+from plans import prove, runlog
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
 
@@ -167,3 +170,15 @@ def test_a_base_that_is_another_one(
     monkeypatch.setenv(change, name)
     refused(executor_cli("run", profiled.with_name("plan.json"), "-o", "x"), 2, said)
     assert not Path("x", "t1.pt").exists()
+
+
+def test_replicas_add_up_what_is_of_one_task() -> None:
+    """Where three devices have the microbatches of two tasks."""
+    own = [task(n, 2) for n in range(2)]
+    with quickly():
+        asked = Problem.of(measured(own, 4), devices=3, device_bytes=1 << 20, host_bytes=None)
+        plan = grouped(asked, [["t0", "t1"]])
+    prove(plan)
+    added = {op.name.task for program in plan.programs for op in program.round if ".R" in op.id}
+    assert added == {"t0", "t1"}
+    assert_same(plan, own, run(plan, own), added_as(plan))

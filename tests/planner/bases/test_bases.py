@@ -14,9 +14,11 @@ from planner import build
 from planner.bases import Grouping, groupings
 from planner.errors import Infeasible
 from planner.inputs import Problem
+from planner.views.show import describe
 from plans import prove
 from plans.checker import violations
 from plans.schema import Plan
+from profiles.units import show_bytes
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -70,6 +72,14 @@ def test_the_host_store_has_the_base_once() -> None:
         if len({tuple(s.end_layer for s in t.shards) for t in plan.tasks}) == 1:
             assert sum(b.bytes for b in bases) == held == sum(frozen)
             assert {task.base for task in plan.tasks} == {"t0"}
+
+
+def test_show_says_what_the_base_takes() -> None:
+    """Of each task's shards, and of the host store."""
+    plan = plan_of(problem(2), [["t0", "t1"]])
+    told, size = describe(plan), show_bytes(sum(s.base_bytes for s in plan.tasks[0].shards))
+    assert f", bases {size}, " in told
+    assert " on the base of t0, " in told
 
 
 def test_a_base_comes_once_for_the_microbatches_of_all_tasks() -> None:
