@@ -15,7 +15,7 @@ from pathlib import Path
 import plans
 from executor.devices import gpu_count
 from executor.errors import InterruptedRun, UsageError
-from plans.order import fastest, plan_for
+from plans.order import fastest, pays_from_us, plan_for
 from plans.schema import Plan
 from profiles import console
 from profiles.codec import read_bytes
@@ -64,9 +64,11 @@ def following(path: Path, book: plans.Book, train: Callable[[int, Notice], int])
         best = fastest(book, there) if there else plan
         if plan is None or best is None or best is plan or best in refused:
             return ""
-        then_us = left_us * best.prediction.makespan_us // plan.prediction.makespan_us
+        slow_us, fast_us = plan.prediction.makespan_us, best.prediction.makespan_us
+        then_us = left_us * fast_us // slow_us
         told = f"{there} device(s) instead of {count}: {show_us(then_us)} to go"
-        if there >= len(plan.devices) and left_us - then_us <= start_us:
+        joins = there >= len(plan.devices)
+        if joins and left_us <= pays_from_us(slow_us, fast_us, start_us):
             refused.append(best)
             console.note(
                 f"{told} instead of {show_us(left_us)}, and a start takes {show_us(start_us)}: it "

@@ -4,7 +4,8 @@ would have let it train.
     devices   4 ────────┐ 3 ───────────────┐ 4 ──────────▶
     trains    ▒▒▒▒▒▒▒▒xx│···▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒│···▒▒▒▒▒▒▒▒▒▒   x trained again, · starting again
 
-A device that is lost takes the work since states were kept with it; one that comes costs a start.
+A device that is lost takes the work since states were kept with it; one that comes costs a start,
+and is used only where that pays (`plans.order.pays_from_us`), as in a run.
 """
 
 import json
@@ -12,10 +13,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from plans import Book, Plan
-from plans.order import node_count
+from plans.order import node_count, pays_from_us
 from profiles.codec import read_bytes
 from profiles.errors import FormatError
 
@@ -35,14 +37,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class Stretch:
-    """While the number of devices stays as it is. pace: of those that train, if any do. ready_us:
-    when training begins; lost: the work that was lost with devices at its begin, if `loss`, when
-    some of those that trained went; change: others train than before."""
+    """While the number of devices stays as it is. pace: of those that train, if any do; best: the
+    fastest on so many. ready_us: when training begins; lost: the work that was lost with devices at
+    its begin, if `loss`, when some of those that trained went; change: others train than before."""
 
     at_us: int
     end_us: int
     devices: int
     pace: Pace | None
+    best: Pace | None
     ready_us: int
     lost: float = 0.0
     change: bool = False
@@ -50,8 +53,14 @@ class Stretch:
 
     @property
     def free(self) -> float:
-        """The work of all of it."""
-        return self.pace.rate * (self.end_us - self.at_us) if self.pace else 0.0
+        """The work of all of it, by the fastest."""
+        return self.best.rate * (self.end_us - self.at_us) if self.best else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """The work that devices would add which wait, since a start with them does not pay."""
+        more = self.best.rate - self.pace.rate if self.best and self.pace else 0.0
+        return more * (self.end_us - self.at_us)
 
     @property
     def starting(self) -> float:
@@ -59,17 +68,24 @@ class Stretch:
         waits_us = min(max(0, self.ready_us - self.at_us), self.end_us - self.at_us)
         return self.pace.rate * waits_us if self.pace else 0.0
 
+    @property
+    def trained(self) -> float:
+        """The work that is done from its begin to its end."""
+        return self.free - self.waiting - self.starting
+
 
 @dataclass(frozen=True)
 class Outcome:
     """Work in the unit of the paces. trained: what is left of it in the end; free: with changes
     that cost nothing; again: what was lost with devices; starting: what starts would have trained
-    meanwhile. changes: of the number of devices that train; losses: of these, when some went."""
+    meanwhile; waiting: what devices would have that wait. changes: of the number of devices that
+    train; losses: of these, when some went."""
 
     trained: float
     free: float
     again: float
     starting: float
+    waiting: float
     changes: int
     losses: int
 
@@ -85,10 +101,11 @@ def survive(
     end_us: int,
     start_us: int,
     *,
+    whole: float = inf,
     notice: bool = False,
 ) -> Outcome:
     """The outcome on these numbers of devices, in turn, until `end_us`; see `stretches`."""
-    return outcome(stretches(paces, counts, end_us, start_us, notice=notice))
+    return outcome(stretches(paces, counts, end_us, start_us, whole=whole, notice=notice))
 
 
 def stretches(
@@ -97,15 +114,20 @@ def stretches(
     end_us: int,
     start_us: int,
     *,
+    whole: float = inf,
     notice: bool = False,
 ) -> list[Stretch]:
     """The stretches of these numbers of devices, in turn, until `end_us`. start_us: from a change
-    until the next step begins; the first start costs nothing. notice: devices that go say so
-    before, so that nothing is lost with them."""
-    best, found = _best(paces), list[Stretch]()
-    ready_us, now, begun = 0, None, False
+    until the next step begins; the first start costs nothing. whole: the work of a training, after
+    which the next one begins: what is left of it decides whether a device that comes is used.
+    notice: devices that go say so before, so that nothing is lost with them."""
+    fastest, found = _best(paces), list[Stretch]()
+    now: Pace | None = None
+    ready_us, trained, begun = 0, 0.0, False
     for (at_us, count), (next_us, _) in pairwise([*counts, (end_us, 0)]):
-        pace, lost, loss = best(count), 0.0, False
+        pace, lost, loss = (best := fastest(count)), 0.0, False
+        if now and best and count >= now.devices:
+            pace = best if _pays(now, best, whole - trained % whole, start_us) else now
         change = pace is not now
         if change:
             if now and (pace is None or count < now.devices):
@@ -113,17 +135,25 @@ def stretches(
                 since_us = 0 if notice else max(0, at_us - ready_us) % now.kept_us
                 lost = now.rate * since_us
             ready_us = at_us + start_us if begun else at_us
-        found.append(Stretch(at_us, next_us, count, pace, ready_us, lost, change and begun, loss))
+        told = (lost, change and begun, loss)
+        found.append(Stretch(at_us, next_us, count, pace, best, ready_us, *told))
         now, begun = pace, begun or pace is not None
+        trained += found[-1].trained - lost
     return found
+
+
+def _pays(now: Pace, then: Pace, left: float, start_us: int) -> bool:
+    """True where so much work is left that the faster pace saves more than a start takes."""
+    return left / now.rate > pays_from_us(1 / now.rate, 1 / then.rate, start_us)
 
 
 def outcome(parts: Sequence[Stretch]) -> Outcome:
     """All stretches together."""
     free, again = sum(part.free for part in parts), sum(part.lost for part in parts)
-    starting = sum(part.starting for part in parts)
+    starting, waiting = sum(part.starting for part in parts), sum(part.waiting for part in parts)
     changes, losses = sum(part.change for part in parts), sum(part.loss for part in parts)
-    return Outcome(free - again - starting, free, again, starting, changes, losses)
+    trained = free - again - starting - waiting
+    return Outcome(trained, free, again, starting, waiting, changes, losses)
 
 
 def _best(paces: Iterable[Pace]) -> Callable[[int], Pace | None]:

@@ -67,7 +67,7 @@ def trained(parts: Sequence[Stretch]) -> Line:
         ready_us = min(max(part.at_us, part.ready_us), part.end_us)
         behind = y[-1] - part.lost
         x += [part.at_us, ready_us, part.end_us]
-        y += [behind, behind, behind + part.free - part.starting]
+        y += [behind, behind, behind + part.trained]
     return x, y
 
 

@@ -158,7 +158,8 @@ def survive_trace(options: argparse.Namespace) -> int:
     counts = surviving.read_trace(options.trace)
     start_us, source = _start(options.start)
     paces = surviving.paces_of(book)
-    parts = surviving.stretches(paces, counts, counts[-1][0], start_us, notice=options.notice)
+    how = {"whole": 1.0, "notice": options.notice}
+    parts = surviving.stretches(paces, counts, counts[-1][0], start_us, **how)
     found = surviving.outcome(parts)
     if options.plot:
         title = f"{options.book} on {options.trace}: {found.share:.1%} of what could be"
@@ -171,6 +172,7 @@ def survive_trace(options: argparse.Namespace) -> int:
         return 0
     sizes = [count for _, count in counts]
     lost = {"trained again": found.again, "starting again": found.starting}
+    lost["waiting, since a start does not pay"] = found.waiting
     time = show_us(counts[-1][0] - counts[0][0])
     print(f"trace: {time} of {min(sizes)} to {max(sizes)} devices, {found.changes} changes of plan")
     print(f"a start: {show_us(start_us)} ({source})")

@@ -1,11 +1,12 @@
 """A plan book for people: how fast the training is on how many devices."""
 
 from collections.abc import Iterator
+from math import isinf
 from typing import Any
 
 from planner.views.summary import summary
 from plans import Book, Plan, size_of
-from plans.order import fastest, node_count
+from plans.order import fastest, node_count, pays_from_us
 from plans.timing import step_us
 from profiles.console import columns
 from profiles.units import show_us
@@ -58,8 +59,9 @@ def _joined(book: Book, plan: Plan, start_us: int) -> str:
         return "-"
     before = book.plans[at - 1]
     before = fastest(book, len(before.devices), node_count(before)) or before
-    slow, fast = before.prediction.makespan_us, plan.prediction.makespan_us
-    return show_us(start_us * slow // (slow - fast)) if fast < slow else "never"
+    slow_us, fast_us = before.prediction.makespan_us, plan.prediction.makespan_us
+    left_us = pays_from_us(slow_us, fast_us, start_us)
+    return "never" if isinf(left_us) else show_us(int(left_us))
 
 
 def _idle(book: Book) -> Iterator[str]:

@@ -7,6 +7,7 @@ which several devices add gradients, which the log says.
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -60,6 +61,13 @@ def fastest(book: Book, devices: int, nodes: int = 1) -> Plan | None:
         key=lambda p: (p.prediction.makespan_us, len(p.devices)),
         default=None,
     )
+
+
+def pays_from_us(slow_us: float, fast_us: float, start_us: int) -> float:
+    """The time that has to be left by a plan whose run takes `slow_us` for a change to one of
+    `fast_us` to save as much as a start takes: it pays where there is more. Infinite where the
+    other one is no faster."""
+    return start_us * slow_us / (slow_us - fast_us) if fast_us < slow_us else inf
 
 
 def plan_for(book: Book, devices: int, nodes: int, where: str) -> Plan:

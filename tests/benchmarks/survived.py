@@ -130,7 +130,7 @@ def main() -> None:
     start_us, paces = round(fmean(starts or [0])), paces_of(book)
     begins = [0, *(us for us, _ in done)]
     counts = [(us, count) for us, (_, count) in zip(begins, asked, strict=False)]
-    parts = stretches(paces, counts, begins[-1], start_us, notice=True)
+    parts = stretches(paces, counts, begins[-1], start_us, whole=1.0, notice=True)
     rows, more = [("after", "devices", "steps done", "foretold", "more")], 0.0
     for number, (us, steps) in enumerate(done, 1):
         foretold = STEPS * outcome(parts[:number]).trained

@@ -22,7 +22,7 @@ from profiles.errors import FormatError
 PACES = [Pace(2, 1.0, 5), Pace(3, 1.5, 4), Pace(4, 1.2, 4), Pace(6, 3.0, 2)]
 
 
-def tick_by_tick(counts: list[Count], end: int, start: int) -> tuple[float, float]:
+def tick_by_tick(counts: list[Count], end: int, start: int, whole: float) -> tuple[float, float]:
     """Work that is trained in the end, and with changes that cost nothing."""
     there, kept, fresh, free = 0, 0.0, 0.0, 0.0
     now: Pace | None = None
@@ -33,6 +33,11 @@ def tick_by_tick(counts: list[Count], end: int, start: int) -> tuple[float, floa
         there = changes.get(tick, there)
         fit = [pace for pace in PACES if pace.devices <= there]
         best = max(fit, key=lambda pace: pace.rate, default=None)
+        free += best.rate if best else 0.0
+        if now and best and there >= now.devices:
+            left = whole - (kept + fresh) % whole
+            if tick not in changes or left / now.rate - left / best.rate <= start:
+                best = now  # a start takes more than the others save
         if best is not now:
             if now and there >= now.devices:
                 kept += fresh  # rounds end, states are kept
@@ -40,7 +45,7 @@ def tick_by_tick(counts: list[Count], end: int, start: int) -> tuple[float, floa
             waits = start if begun else 0
             now = best
         if now:
-            begun, free = True, free + now.rate
+            begun = True
             if waits:
                 waits -= 1
                 continue
@@ -53,19 +58,20 @@ def tick_by_tick(counts: list[Count], end: int, start: int) -> tuple[float, floa
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(0, 7)), min_size=1, max_size=12),
     st.integers(0, 6),
+    st.sampled_from([3.3, 17.9, 1e9]),
 )
 def test_the_outcome_is_that_of_a_simulation_by_ticks(
-    steps: list[tuple[int, int]], start: int
+    steps: list[tuple[int, int]], start: int, whole: float
 ) -> None:
-    """Whatever comes and goes, and however long a start takes."""
+    """Whatever comes and goes, however long a start takes, and however much is to be trained."""
     counts, at = list[Count](), 0
     for length, count in steps:
         counts.append((at, count))
         at += length
-    found = survive(PACES, counts, at, start)
-    trained, free = tick_by_tick(counts, at, start)
+    found = survive(PACES, counts, at, start, whole=whole)
+    trained, free = tick_by_tick(counts, at, start, whole)
     assert (found.trained, found.free) == (pytest.approx(trained), pytest.approx(free))
-    assert found.free == pytest.approx(found.trained + found.again + found.starting)
+    assert found.free == pytest.approx(found.trained + found.again + found.starting + found.waiting)
 
 
 def test_a_loss_costs_the_work_since_states_were_kept() -> None:
@@ -76,6 +82,7 @@ def test_a_loss_costs_the_work_since_states_were_kept() -> None:
         free=20 * 1.5 + 10 * 1.0,
         again=2 * 1.5,
         starting=1.0 + 1.5,
+        waiting=0.0,
         changes=2,
         losses=1,
     )
@@ -85,6 +92,16 @@ def test_with_notice_nothing_is_lost_with_devices() -> None:
     """A start is what a change costs."""
     found = survive(PACES, [(0, 3), (10, 2), (20, 3)], 30, 1, notice=True)
     assert (found.again, found.starting, found.losses) == (0, 1.0 + 1.5, 1)
+
+
+@pytest.mark.parametrize(("whole", "taken"), [(18.9, False), (19.1, True)])
+def test_a_device_that_joins_is_used_only_where_that_pays(whole: float, taken: bool) -> None:
+    """10 of the work is done when a third one comes and a start takes 3: at a rate of 1.5 instead
+    of 1 that is saved where more than 9 are left. A device that goes is not asked."""
+    found = survive(PACES, [(0, 2), (10, 3), (15, 2)], 20, 3, whole=whole)
+    assert (found.changes, found.losses) == ((2, 1) if taken else (0, 0))
+    assert found.waiting == (0 if taken else 0.5 * 5)
+    assert found.free == 10 + 5 * 1.5 + 5
 
 
 def test_a_run_takes_the_plan_of_the_pace_that_is_assumed() -> None:
