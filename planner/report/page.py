@@ -12,6 +12,7 @@ from planner.report.report import AGAIN, BESIDE, COMPUTE, Report, Second, Table
 _PLACES = 400  # points of a curve
 _WIDE, _HIGH = 420, 120
 _MOST = 200  # rows of a table
+_UNIT = re.compile(r"(\d) (?=[%smhµ])")
 _NUMBER = re.compile(r"[-+]?\d*\.?\d*( ?([%smhµ]|[mµ]s|[KMGT]?i?B)|)$")
 
 _PAGE = """<!doctype html>
@@ -51,7 +52,7 @@ def page(report: Report) -> bytes:
     ]
     return _PAGE.format(
         title=escape(report.title),
-        verdict=escape(report.verdict),
+        verdict=_UNIT.sub(r"\1&nbsp;", escape(report.verdict)),
         style=_own("report.css"),
         script=_own("report.js"),
         data=packed(report.timeline),
@@ -63,26 +64,27 @@ def _own(name: str) -> str:
     return files("planner.report").joinpath(name).read_text()
 
 
-def _table(table: Table) -> str:
-    """Columns of numbers to the right."""
+def _table(table: Table, above: str = "", *, keyed: bool = False) -> str:
+    """Columns of numbers to the right; `keyed`: each but the first has a colour."""
     head, *rows = table.rows
     sides = ["" if all(map(_NUMBER.match, cells)) else "w" for cells in zip(*rows, strict=True)]
-    lines = [_row("th", head, sides), "</thead><tbody>"]
+    lines = [_row("th", head, sides, keyed=keyed), "</thead><tbody>"]
     lines += [_row("td", row, sides) for row in rows[:_MOST]]
     left = len(rows) - _MOST
     notes = [table.note, f"… and {left} more" if left > 0 else ""]
     below = "".join(f'<p class="note">{escape(note)}</p>' for note in notes if note)
     return (
-        f"<section><h2>{escape(table.title)}</h2><div class=scroll><table><thead>"
+        f"<section><h2>{escape(table.title)}</h2>{above}<div class=scroll><table><thead>"
         + "".join(lines)
         + f"</tbody></table></div>{below}</section>"
     )
 
 
-def _row(tag: str, cells: Sequence[str], sides: Sequence[str]) -> str:
+def _row(tag: str, cells: Sequence[str], sides: Sequence[str], *, keyed: bool = False) -> str:
     told = (
-        f"<{tag}{side and ' class=w'}>{escape(cell)}</{tag}>"
-        for cell, side in zip(cells, sides, strict=True)
+        f"<{tag}{side and ' class=w'}>{f'<i class=s{k - 1}></i>' * (keyed and k > 0)}"
+        f"{escape(cell)}</{tag}>"
+        for k, (cell, side) in enumerate(zip(cells, sides, strict=True))
     )
     return f"<tr>{''.join(told)}</tr>"
 
@@ -105,9 +107,7 @@ def _seconds(seconds: Sequence[Second]) -> str:
             for place, name in enumerate(names)
         )
         bars.append(f"<div class=share><b>{escape(one.device)}</b><span>{cells}</span></div>")
-    return _table(Table("Where each device's second goes", rows)).replace(
-        "<div class=scroll>", "".join(bars) + "<div class=scroll>", 1
-    )
+    return _table(Table("Where each device's second goes", rows), "".join(bars[:_MOST]), keyed=True)
 
 
 def _curves(curves: Iterable[tuple[str, Curve]]) -> str:

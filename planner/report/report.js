@@ -429,6 +429,7 @@ function start([head, columns]) {
     const style = getComputedStyle(document.documentElement);
     for (const key of ["ink", "back", "faint", "mark", "memory"]) colors[key] = style.getPropertyValue(`--${key}`);
     move(view.t, wide === 1 ? Infinity : (dt * wide) / view.wide);
+    draw(); // now: the canvas is empty, and no frame comes while a page is printed
   }
 
   function move(t, dt) { // the moment at the left, µs a pixel
@@ -448,28 +449,33 @@ function start([head, columns]) {
   const color = (op) => (view.by === "kind" ? PALETTE[model.ops.kind[op]] : PALETTE[model.ops.task[op] % 7]);
 
   // The bars of a track that are in view: those of a pixel and more as they are; smaller ones a
-  // column at a time, as high as the share of the time that they take. Columns begin at multiples
-  // of `dt`, so that nothing flickers when the view moves.
+  // column at a time, as high as the share of it that they take. Columns begin at multiples of
+  // `dt`, so that nothing flickers when the view moves.
   function bars(side, y, high, boxes, names) {
     const stop = view.t + view.dt * view.wide, { dt } = view;
-    for (let i = side.first(view.t); i < side.n;) {
+    for (let i = side.first(view.t), last = -Infinity; i < side.n;) {
       const begin = side.start(i), us = side.us(i);
       if (begin >= stop) break;
-      const fill = color(side.op(i)), box = (boxes[fill] ??= []);
       if (us < 0) { i++; continue; }
+      const fill = color(side.op(i)), box = (boxes[fill] ??= []);
       if (us >= dt) {
         const left = Math.max(x(begin), LEFT), right = Math.min(x(begin + us), LEFT + view.wide);
         box.push(left, y, Math.max(right - left - (right - left > 3 ? 0.5 : 0), 0.5), high);
         if (right - left > 24) names.push([i, left, right - left]);
         i++;
-      } else {
-        const column = Math.floor(begin / dt), next = Math.max(side.first((column + 1) * dt, i), i + 1);
-        const share = Math.min((side.busy(next) - side.busy(i)) / dt, 1), left = x(column * dt);
-        const tall = Math.max(Math.round(share * high), 1), top = y + high - tall, k = box.length;
-        if (box[k - 3] === top && Math.abs(box[k - 4] + box[k - 2] - left) < 0.01) box[k - 2] += 1;
-        else box.push(left, top, 1, tall);
-        i = next;
+        continue;
       }
+      const column = Math.max(Math.floor(begin / dt), last + 1), end = (column + 1) * dt;
+      const next = side.first(end, i), small = next < side.n && side.us(next) < dt;
+      const over = small ? Math.max(end - side.start(next), 0) : 0; // of the bar that ends later
+      const before = Math.max(column * dt - begin, 0); // of one that began before
+      const share = Math.min((side.busy(next) - side.busy(i) - before + over) / dt, 1);
+      const tall = Math.max(Math.round(share * high), 1), left = x(column * dt), top = y + high - tall;
+      const k = box.length; // where the box before is as high, it grows
+      if (box[k - 3] === top && Math.abs(box[k - 4] + box[k - 2] - left) < 0.01) box[k - 2] += 1;
+      else box.push(left, top, 1, tall);
+      i = next;
+      last = column;
     }
   }
 
@@ -747,7 +753,7 @@ function start([head, columns]) {
   new ResizeObserver(resize).observe(chart);
   for (const [of, event] of [[window, "scroll"], [window, "resize"]]) of.addEventListener(event, event === "scroll" ? redraw : resize);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", resize);
-  for (const event of ["beforeprint", "afterprint"]) window.addEventListener(event, () => { resize(); draw(); });
+  for (const event of ["beforeprint", "afterprint"]) window.addEventListener(event, resize);
   resize();
   window.report = { model, view, draw, hit, choose, move, x, rows, offset, time, late: () => (delays ??= late(model)), criticalPath, cause, causes, Curve, curveOf, name, startOf, endOf };
 }

@@ -10,7 +10,6 @@ from planner import curves
 from planner.report.timeline import Timeline, timeline
 from planner.views import (
     ALTERNATIVE,
-    CAUSES,
     Comparison,
     Rows,
     alternative_row,
@@ -23,7 +22,7 @@ from planner.views import (
     ranked_alternatives,
     recomputed,
     slow_words,
-    stalls,
+    waited_us,
 )
 from plans.runlog import RunLog
 from plans.schema import Plan
@@ -140,19 +139,17 @@ def _seconds(plan: Plan) -> Iterator[Second]:
     spent = [Counter[str]() for _ in plan.devices]
 
     @cache
-    def of_round(name: str, kind: int, local: int) -> list[tuple[str, int]]:
+    def of_round(name: str, kind: int) -> list[Counter[str]]:
         program = of_kind(plan.program(name), kind)
-        own = [] if program.evaluates else recomputed(plan, program)
-        twice = sum(op.us for op in own if op.queue.device == local)
-        waits = ((f"waits for {CAUSES[one.resource]}", one.us) for one in stalls(program, local))
-        return [(AGAIN, twice), *waits]
+        found = waited_us(program)
+        for op in [] if program.evaluates else recomputed(plan, program):
+            found[op.queue.device][AGAIN] += op.us
+        return found
 
     for segment in plan.segments:
-        program = plan.program(segment.program)
         for kind, rounds in runs(segment):
-            for local, number in enumerate(segment.devices):
-                for what, us in of_round(program.name, kind, local):
-                    spent[number][what] += rounds * us
+            for number, own in zip(segment.devices, of_round(segment.program, kind), strict=True):
+                spent[number].update({what: rounds * us for what, us in own.items()})
     whole = max(plan.prediction.makespan_us, 1)
     for device, own, used in zip(plan.devices, spent, device_times(plan), strict=True):
         rest = whole - used.compute_us - (own.total() - own[AGAIN])

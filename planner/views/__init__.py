@@ -14,6 +14,6 @@ from planner.views.differences import describe_differences, differences, reasons
 from planner.views.focus import Focus, Window, aligned, focus
 from planner.views.layout import bubble, layout_words, shards_on, stages
 from planner.views.show import bounds, describe
-from planner.views.stalls import CAUSES, parts_of_round, recomputed, stalls
+from planner.views.stalls import parts_of_round, recomputed, waited_us
 from planner.views.summary import step_words, summary
 from planner.views.words import on_devices, ranges

@@ -11,7 +11,7 @@ compute op before it: whatever ran at a moment of that wait is what compute wait
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from plans import graph
@@ -54,6 +54,24 @@ class Stall:
 def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
     """The waits of some devices' compute in a steady round, those of one part for one resource
     taken together, the longest first."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for _, wait in _waited(program, devices):
+        found.setdefault((wait.part, wait.resource), Counter())[wait.most] += wait.us
+    made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
+    ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
+    return tuple(one for one in ranked if one.us)
+
+
+def waited_us(program: Program) -> list[Counter[str]]:
+    """By device the µs of a steady round that its compute waits, by what it waits for."""
+    found = [Counter[str]() for _ in range(program.devices)]
+    for device, wait in _waited(program, range(program.devices)):
+        found[device][f"waits for {CAUSES[wait.resource]}"] += wait.us
+    return found
+
+
+def _waited(program: Program, devices: Iterable[int]) -> Iterator[tuple[int, Stall]]:
+    """The single waits of devices' compute in a steady round, each with its device."""
     queues: dict[str, list[Op]] = {}
     for op in program.round:
         queues.setdefault(op.stream, []).append(op)
@@ -62,19 +80,15 @@ def stalls(program: Program, *devices: int) -> tuple[Stall, ...]:
         for op, own in zip(program.round, graph.waits(program.round), strict=True)
     }
     ((busiest, _),) = busy_us(program.round).most_common(1)
-    found: dict[tuple[str, str], Counter[str]] = {}
     for device in devices:
         compute = sorted(queues.get(f"{device}.compute", ()), key=lambda op: op.start_us)
         ended = compute[-1].end_us - program.period_us if compute else 0
         for op in compute:
             part = "forward" if op.name.kind == "F" else "backward"
             for before, us in _blamed(op, ended, waits, program.period_us):
-                where = part, _resource(before.queue if before else busiest, device)
-                found.setdefault(where, Counter())[before.id if before else ""] += us
+                resource = _resource(before.queue if before else busiest, device)
+                yield device, Stall(part, resource, us, before.id if before else "")
             ended = op.end_us
-    made = (Stall(*key, ops.total(), max(ops, key=ops.__getitem__)) for key, ops in found.items())
-    ranked = sorted(made, key=lambda one: (-one.us, one.part, one.resource))
-    return tuple(one for one in ranked if one.us)
 
 
 def _blamed(op: Op, since: int, waits: Waits, period: int) -> Iterator[tuple[Op | None, int]]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from support import handmade, timetables
 from support.browser import driven
@@ -126,3 +127,25 @@ def test_memory_is_the_plans(tmp_path: Path) -> None:
         assert 0.5 * device.peak_bytes < most <= device.peak_bytes
     assert "alive" in found["tip"]
     assert "a.batch.0" in found["tip"]
+
+
+def test_crowded_rows_are_filled_as_far_as_they_are_busy(tmp_path: Path) -> None:
+    """At a thousand ops a pixel column the area that is drawn is the time that compute takes."""
+    plan = timetables.plan(rounds=20_000)
+    found = driven(
+        page(report(plan, SHA)),
+        """
+        const { model, view, rows, draw } = report, ctx = canvas.getContext("2d");
+        let area = 0;
+        const low = rows[0].y - report.offset(), colours = new Set(["#56b4e9", "#0072b2"]);
+        ctx.fillRect = (x, y, wide, high) => {
+          if (colours.has(ctx.fillStyle) && y >= low && y < low + rows[0].high) area += wide * high;
+        };
+        press("0"); draw();
+        return { busy: area / 12 * view.dt, ops: model.rows[0].planned.n / view.wide };
+        """,
+        tmp_path,
+    )
+    assert found["troubles"] == []
+    assert found["ops"] > 100
+    assert found["busy"] == pytest.approx(device_times(plan)[0].compute_us, rel=0.05)
