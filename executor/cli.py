@@ -200,7 +200,8 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 def _devices(arguments: argparse.Namespace) -> int:
     """The number of devices that are measured."""
-    return int(arguments.devices or (2 if arguments.device == "cpu" else 1))
+    asked = arguments.devices
+    return (2 if arguments.device == "cpu" else 1) if asked is None else int(asked)
 
 
 def _measured(

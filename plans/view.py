@@ -79,7 +79,7 @@ def stored(task: Task) -> dict[str, Entry]:
         params = 0 if shard.cast else shard.param_bytes
         sizes: dict[Role, int] = {
             "param": params,
-            "base": shard.base_bytes,
+            "base": shard.base_bytes if task.base else 0,
             "state": shard.state_bytes,
         }
         for role, size in sizes.items():

@@ -70,6 +70,6 @@ def pairs() -> list[Task]:
 
 def three() -> list[Task]:
     """More tasks than devices, which are evaluated as well, with a metric."""
-    own = {"error": lambda outputs, targets: (outputs - targets).abs().sum(1)}
+    own = {"distance": lambda outputs, targets: (outputs - targets).abs().sum(1)}
     evaluation = Evaluation(every=2, data=partial(_batch, 99), batches=1, metrics=own)
     return [_task(name, evaluate=evaluation) for name in ("a", "bb", "ccc")]

@@ -395,6 +395,7 @@ WAITS = {
     ("numerics/buffers.py", ".numpy("): "the same",
     ("numerics/precision.py", ".cpu("): "the loss scale between two segments",
     ("numerics/precision.py", "torch.tensor("): "numbers of parameters, sent once",
+    ("shards/checks.py", ".numpy("): "the hash of a base, before the first segment",
     ("numerics/rng.py", ".item("): "a generator's state, which is in host memory",
 }
 
