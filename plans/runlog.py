@@ -61,12 +61,16 @@ class EvaluationRecord(Struct, frozen=True, tag="evaluation", tag_field="type", 
     metrics: dict[str, float | None] = {}
 
 
-class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type"):
-    """A task's whole state after so many steps was written to the run's folder."""
+class CheckpointRecord(Struct, frozen=True, tag="checkpoint", tag_field="type", omit_defaults=True):
+    """A task's whole state after so many steps was written to the run's folder.
+
+    beside: the other tasks of its program, kept in the same moment, and their steps. One line says
+    so, of which a kill leaves all or nothing; `read` gives each task a record of its own."""
 
     task: str
     step: Count
     at_us: Count
+    beside: dict[str, Count] = {}
 
 
 class DropRecord(Struct, frozen=True, tag="drop", tag_field="type"):
@@ -187,6 +191,13 @@ def load(path: str | Path) -> RunLog:
     )
 
 
+def _each(line: Line) -> Iterable[Line]:
+    if not isinstance(line, CheckpointRecord):
+        return (line,)
+    steps = {line.task: line.step} | line.beside
+    return (CheckpointRecord(task, step, line.at_us) for task, step in steps.items())
+
+
 def starts_us(path: str | Path) -> list[int]:
     """The time of each start that a run went on with, until its first op, as far as that was
     measured. `path`: its folder, or a log. A log begins with the restarts of those before it."""
@@ -212,7 +223,7 @@ def read(path: str | Path) -> tuple[Header, list[Line]]:
     alien = f"{path}: line 1: this is not a run log, which begins with a header"
     for number, row in enumerate(rows, 1):
         try:
-            lines.append(decoder.decode(row))
+            lines += _each(decoder.decode(row))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             where = f"{path}: line {number}" if lines else alien
             raise FormatError(

@@ -243,25 +243,25 @@ class Conductor:
             one.clear()
             return
         one.close()
-        for name, first in self._part.steps[index].items():
-            if one.stopped or name in self.dropped:
-                continue
-            if one.evaluates:
-                self._stop(name, first, evaluated=True)
-            else:
-                self._settle(name, first + one.rounds)
+        begun = self._part.steps[index].items()
+        rounds = 0 if one.evaluates else one.rounds
+        steps = {name: first + rounds for name, first in begun if name not in self.dropped}
+        if steps and not one.evaluates:
+            self._settle(steps)
+        for name, step in steps.items():
+            self._stop(name, step, evaluated=one.evaluates)
             writes = self._plan.segments[index].write_us is not None
             if writes or (self._swaps and name in self.stopped):
                 self._store.leave(name)
 
-    def _settle(self, name: str, step: int) -> None:
-        """So many steps of the task are done, and are kept."""
-        self._tasks[name].settle(step)
+    def _settle(self, steps: Mapping[str, int]) -> None:
+        """So many steps of these tasks are done, and are kept."""
+        for name, step in steps.items():
+            self._tasks[name].settle(step)
         if self._listener.keeps:
-            self._listener.settled(self._store.at_hand(name), step)
-        self._stop(name, step)
+            self._listener.settled(steps, self._store.at_hand)
 
-    def _stop(self, name: str, step: int, *, evaluated: bool = False) -> None:
+    def _stop(self, name: str, step: int, *, evaluated: bool) -> None:
         """End the task here if a rule says so, and no segment has to train it with another."""
         left = self._turns.segments(name)
         programs = [self._plan.program(self._plan.segments[index].program) for index in left]

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from plans import runlog
-from plans.order import Reached, due_of, rest
+from plans.order import Reached, due_of, first_steps, rest
 from plans.runlog import (
     CheckpointRecord,
     DropRecord,
@@ -80,7 +80,8 @@ class Earlier:
             elif isinstance(line, StepRecord):
                 stands = line.step < done[line.task] or line.task in gone
             elif isinstance(line, EvaluationRecord):
-                stands = line.step <= done[line.task] or line.task in gone
+                again = line.step == done[line.task] and line.task in self.reached.owed
+                stands = line.task in gone or (line.step <= done[line.task] and not again)
             else:
                 stands = not isinstance(line, End)
             if stands:
@@ -127,9 +128,10 @@ def _reached(plan: Plan, lines: Sequence[Line]) -> Reached:
     kept = {line.task: line for line in lines if isinstance(line, CheckpointRecord)}
     done = {t.name: kept[t.name].step if t.name in kept else t.done for t in plan.tasks}
     judged = {(line.task, line.step) for line in lines if isinstance(line, EvaluationRecord)}
-    owed = [
-        task.name
-        for task in plan.tasks
-        if done[task.name] in due_of(task) and (task.name, done[task.name]) not in judged
-    ]
-    return Reached(done, tuple(owed))
+    due = {task.name for task in plan.tasks if done[task.name] in due_of(task)}
+    owed = {name for name in due if (name, done[name]) not in judged}
+    for segment, steps in zip(plan.segments, first_steps(plan), strict=True):
+        now = {name for name, step in steps.items() if step == done[name]}
+        if plan.program(segment.program).evaluates and not owed.isdisjoint(now):
+            owed |= now  # who is evaluated with them is so again
+    return Reached(done, tuple(sorted(owed)))

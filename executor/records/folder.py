@@ -10,8 +10,8 @@ one that was built `--from` the folder; all others are refused, unless they may 
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class RunFolder:
             shutil.copyfile(log, part_of(kept))
             part_of(kept).replace(kept)
         for name, step in self._steps.items():
-            self._finish(checkpoint.path_of(self.path, name), step)
+            self._finish(self._path(name), step)
         _write_plan(self.path / PLAN, self._options.plan_file or pretty(self._plan))
         self._log = LogFile(log, lines)
         for part in runlog.parts(self.path):
@@ -78,40 +78,55 @@ class RunFolder:
         if self._log:
             self._log.write(lines, sync=sync)
 
-    def keep(self, task: HostTask, step: int, at_us: int) -> None:
-        """Replace the file of the task by its settled state. That is logged before the file has its
-        name, so that every checkpoint is in the log."""
-        target = checkpoint.path_of(self.path, task.plan.name)
+    def keep(
+        self, steps: Mapping[str, int], at_hand: Callable[[str], HostTask], at_us: int
+    ) -> None:
+        """Replace the files of these tasks by their settled states, of all or of none: one line
+        logs them when all are written and before the first has its name, so that every checkpoint
+        is in the log."""
         try:
-            self._keep(target, task, step, at_us)
+            with ExitStack() as undone:
+                parts = {
+                    self._path(name): self._part(at_hand(name), step, undone)
+                    for name, step in steps.items()
+                }
+            (task, step), *others = steps.items()
+            self.note([CheckpointRecord(task, step, at_us, dict(others))], sync=True)
+            for target, part in parts.items():
+                checkpoint.put(part, target)
         except RunError as error:
-            raise RunError(f"{error}; {self._elsewhere(task, step)}") from None
-        task.release()
+            kept = [self._elsewhere(at_hand(name), step) for name, step in steps.items()]
+            raise RunError("; ".join((str(error), *kept))) from None
+        self._steps |= steps
 
     def put(self, task: HostTask) -> None:
         """Write a task as it begins, which no log knows of."""
-        target = checkpoint.path_of(self.path, task.plan.name)
+        target = self._path(task.plan.name)
         self._put.add(checkpoint.put(checkpoint.write_part(target, task, task.plan.done), target))
 
     def take(self, task: str) -> Saved:
         """The latest state of a task."""
-        return checkpoint.read(checkpoint.path_of(self.path, task), self._steps[task])
+        return checkpoint.read(self._path(task), self._steps[task])
 
     def close(self) -> None:
         if self._log:
             self._log.close()
 
-    def _keep(self, target: Path, task: HostTask, step: int, at_us: int) -> None:
-        with whole(part_of(target)):
-            part = checkpoint.write_part(target, task, step)
-            checkpoint.expect_safe(part, target)
-        self.note([CheckpointRecord(task.plan.name, step, at_us)], sync=True)
-        checkpoint.put(part, target)
-        self._steps[task.plan.name] = step
+    def _path(self, name: str) -> Path:
+        return checkpoint.path_of(self.path, name)
+
+    def _part(self, task: HostTask, step: int, undone: ExitStack) -> Path:
+        """Write the state as a part of its file, removed where the others are not written."""
+        target = self._path(task.plan.name)
+        undone.enter_context(whole(part_of(target)))
+        part = checkpoint.write_part(target, task, step)
+        checkpoint.expect_safe(part, target)
+        task.release()
+        return part
 
     def _clear(self) -> None:
         """Remove what an earlier run has left, but for the states that this one begins with."""
-        paths = {checkpoint.path_of(self.path, name): step for name, step in self._steps.items()}
+        paths = {self._path(name): step for name, step in self._steps.items()}
         gone = {path for path, step in paths.items() if not step} - self._put
         for path in (*runlog.files(self.path), *runlog.parts(self.path), *gone):
             remove(path)

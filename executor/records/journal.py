@@ -1,7 +1,7 @@
 """The journal of a run: its folder, its progress line; rules that end tasks."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import torch
@@ -72,10 +72,10 @@ class Journal:
             "second one ends the run at once"
         )
 
-    def settled(self, task: HostTask, step: int) -> None:
-        """Keep the task's state, if there is a folder."""
+    def settled(self, steps: Mapping[str, int], at_hand: Callable[[str], HostTask]) -> None:
+        """Keep the tasks' states after so many steps, if there is a folder."""
         if self._folder:
-            self._folder.keep(task, step, self._recorder.now())
+            self._folder.keep(steps, at_hand, self._recorder.now())
 
     def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
         """The rule that ends the task here, if one does."""

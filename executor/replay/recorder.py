@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, nan
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -35,8 +35,8 @@ class Listener(Protocol):
     def ends(self, signal: str) -> None:
         """This signal was heard, and rounds under way are the last ones."""
 
-    def settled(self, task: HostTask, step: int) -> None:
-        """The state of a task after so many steps is whole in the host store."""
+    def settled(self, steps: Mapping[str, int], at_hand: Callable[[str], HostTask]) -> None:
+        """The states of these tasks after so many steps are whole in the host store."""
 
     def rule(self, task: str, step: int, loss: float | None, val_loss: float | None) -> str:
         """The rule that ends a task here, empty if none does; losses that count, if any."""

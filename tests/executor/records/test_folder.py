@@ -1,6 +1,7 @@
 """A run's folder: what lies there, who may write there, and that a run goes on there wherever it
 was killed."""
 
+import re
 import resource
 import shutil
 import signal
@@ -26,10 +27,11 @@ from support.same import assert_same, step_in
 from executor import outputs, run
 from executor.driver import Options
 from executor.errors import InterruptedRun, LogError, MismatchError, RunError, UsageError
-from executor.records import checkpoint
+from executor.records import checkpoint, earlier
 from executor.records.logfile import LogFile, PartLog
+from executor.shards import HostTask
 from executor.workload.task import Task
-from plans import runlog
+from plans import runlog, schema
 from plans.order import kept_bytes
 from plans.runlog import Line, OpRecord, RunLog
 from plans.schema import Plan
@@ -49,6 +51,15 @@ def halves() -> tuple[Plan, list[Task]]:
     plan, tasks = two()
     halves = [structs.replace(segment, rounds=2) for segment in plan.segments for _ in range(2)]
     return structs.replace(plan, segments=tuple(halves)), tasks
+
+
+def together() -> tuple[Plan, list[Task]]:
+    """Tasks a and b in one program, in two segments."""
+    plan = handmade.shared()
+    (segment,) = plan.segments
+    tasks = tasks_for(plan)
+    plan = structs.replace(plan, segments=(structs.replace(segment, rounds=2),) * 2)
+    return fit(plan, tasks), tasks
 
 
 def names(folder: Path) -> set[str]:
@@ -115,22 +126,24 @@ class Moments:
         patch.setattr(LogFile, "write", writing)
 
     def _copy(self, kind: str) -> Path:
-        copy = self._copies / f"{kind}-{next(self._number)}"
+        copy = self._copies / f"{kind}-.{next(self._number)}"
         return Path(shutil.copytree(self.folder, copy))
 
     def found(self, kind: str) -> list[Path]:
-        return sorted(self._copies.glob(f"{kind}-*"))
+        return sorted(self._copies.glob(f"{kind}-*"), key=lambda path: int(path.suffix[1:]))
+
+    @classmethod
+    def of(cls, made: tuple[Plan, list[Task]], folder: Path) -> "Moments":
+        """Those of a run that ended."""
+        with pytest.MonkeyPatch.context() as patch:
+            moments = cls(folder / "whole", folder, patch)
+            run(*made, Options(folder=moments.folder))
+        return moments
 
 
 @pytest.fixture(scope="module")
 def moments(tmp_path_factory: pytest.TempPathFactory) -> Moments:
-    """Those of a run that ended."""
-    plan, tasks = halves()
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        made = Moments(folder, tmp_path_factory.mktemp("killed"), patch)
-        run(plan, tasks, Options(folder=folder))
-    return made
+    return Moments.of(halves(), tmp_path_factory.mktemp("moments"))
 
 
 @pytest.mark.parametrize("kind", ["logged", "kept", "half", "line"])
@@ -144,6 +157,67 @@ def test_a_killed_run_goes_on(kind: str, moments: Moments, tmp_path: Path) -> No
         assert_same(plan, tasks, run(plan, tasks, Options(folder=copy)))
         assert_once(runlog.load(copy), runlog.load(moments.folder))
         assert names(copy) - {".lock"} == WHOLE
+
+
+@pytest.mark.parametrize("kind", ["logged", "kept", "half", "line"])
+def test_tasks_of_one_program_go_on_from_one_point(kind: str, tmp_path: Path) -> None:
+    """Wherever between the writes of their files the run was killed."""
+    plan, tasks = together()
+    moments = Moments.of((plan, tasks), tmp_path / "of")
+    for copy in moments.found(kind):
+        assert_same(plan, tasks, run(plan, tasks, Options(folder=copy)))
+        assert_once(runlog.load(copy), runlog.load(moments.folder))
+        assert names(copy) - {".lock"} == WHOLE
+
+
+def test_tasks_that_are_evaluated_in_one_program_are_so_again(tmp_path: Path) -> None:
+    """Where a run was killed that knew the loss of one of them; its line does not stand."""
+    plan, _ = together()
+    (made,), (first, _) = plan.programs, plan.segments
+    judge = structs.replace(made, name="judge", evaluates=True)
+    judged = structs.replace(first, program="judge", rounds=3)
+    tasks = (structs.replace(task, evaluation=schema.Evaluation(2, 3)) for task in plan.tasks)
+    plan = structs.replace(
+        plan,
+        tasks=tuple(tasks),
+        programs=(made, judge),
+        segments=(first, judged, first, judged),
+    )
+    header = runlog.Header(plan_sha256="0" * 64, started="", devices=(), microbatch={})
+    known = runlog.EvaluationRecord("a", 2, 0.5, 9)
+    kept = runlog.CheckpointRecord("b", 2, 8, {"a": 2})
+    (tmp_path / runlog.LOG).write_bytes(runlog.encode([header, kept, known]))
+    found = earlier.find(tmp_path, plan, "0" * 64)
+    assert found
+    assert [segment.rounds for segment in found.rest.segments] == [0, 3, 2, 3]
+    assert known not in found.standing()
+
+
+def test_tasks_of_one_program_are_kept_elsewhere_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one of them cannot be, and the run goes on from where both were before."""
+    plan, tasks = together()
+    keep = checkpoint.write_part
+
+    def failing(target: Path, task: HostTask, step: int) -> Path:
+        if target == tmp_path / "x" / "a.pt" and step == 4:
+            raise RunError(f"{target}: cannot be written")
+        return keep(target, task, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_part", failing)
+        with pytest.raises(
+            RunError, match=r"task b after step 4 is kept as (.*); task a after"
+        ) as e:
+            run(plan, tasks, Options(folder=tmp_path / "x"))
+    for name in "ab":
+        (other,) = re.findall(rf"task {name} after step 4 is kept as (\S*) instead", str(e.value))
+        assert checkpoint.is_of(Path(other), 4)
+        shutil.rmtree(Path(other).parent)
+    assert [step_in(tmp_path / "x", name) for name in "ab"] == [2, 2]
+    assert names(tmp_path / "x") == WHOLE
+    assert_same(plan, tasks, run(plan, tasks, Options(folder=tmp_path / "x")))
 
 
 def test_a_state_that_has_not_its_name_yet_outlives_another_failure(
