@@ -60,8 +60,8 @@ def dependencies(
 
 
 def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[int]]:
-    """The needs without those that stream order or other needs imply, in a steady state: rounds are
-    played through, of which the third has two full ones before it.
+    """The needs without those that stream order or other needs imply, in a steady state: two rounds
+    are played through, for a need goes back one at most, and so does each way that implies it.
 
     A clock says how many ops of each stream have ended when an op, in one of these rounds, does.
     """
@@ -85,7 +85,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
             ended[run] = clock, left - 1
         return clock
 
-    for base in (0, count, 2 * count):
+    for base in (0, count):
         for at in order:
             stream, place = places[at]
             clock = latest[stream].copy()
@@ -98,7 +98,7 @@ def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[in
                 np.maximum(clock, clocks[run], out=clock)
             clock[stream] = base // count * len(lists[stream]) + place
             latest[stream] = clock
-            if left := uses[at] - (again[at] if base == 2 * count else 0):
+            if left := uses[at] - (again[at] if base else 0):
                 ended[base + at] = clock, left
             kept[at] = [run - base for run in waits]
     return kept

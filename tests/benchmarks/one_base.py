@@ -50,9 +50,9 @@ from profiles.schema import (
 from profiles.schema import Task as ProfiledTask
 
 HASH = "0" * 64
-WIDTH, LAYERS, BATCH, RANK, STEPS = 1536, 16, 32, 4, 5
+WIDTH, LAYERS, BATCH, RANK, STEPS = 1536, 16, 16, 4, 5
 LINK = Emulation(
-    h2d_bytes_per_s=100_000_000, d2h_bytes_per_s=100_000_000, latency_us=20, compute_slowdown=2
+    h2d_bytes_per_s=100_000_000, d2h_bytes_per_s=100_000_000, latency_us=20, compute_slowdown=4
 )
 ROOM = 44 << 20  # of the device: four layers and what is between them
 
