@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from planner.builder import build
+from planner.builder import draft
 from planner.errors import Infeasible
 from planner.inputs import Nodes, Options, Problem, read_problem
 from planner.processes import in_order
-from plans import Book, Plan, prove_alike
+from plans import Book, Plan, prove, prove_alike
 from plans.order import node_count
 from profiles.errors import FormatError
 
@@ -25,20 +25,31 @@ def make_book(
     profile: str | Sequence[str],
     sizes: Sequence[Size],
     asked: Options,
-    make: Callable[[Problem], Plan] = build,
+    make: Callable[[Problem], Plan] = draft,
     jobs: int = 1,
 ) -> Book:
-    """Plans for these sizes, which `make` proves. The largest chooses the microbatches, which all
-    have: with others they would train something else. The others are planned in so many processes.
-    Infeasible where one size has no plan with these microbatches."""
+    """Plans for these sizes that `make` makes, proven. The largest chooses the microbatches, which
+    all have: with others they would train something else. The others are planned in so many
+    processes, one of which meanwhile proves the first. Infeasible where one size has no plan with
+    these microbatches."""
     largest, *others = sorted({*sizes}, key=_total, reverse=True)
-    found = [_planned(profile, asked, make, largest)]
-    microbatch = {task.name: task.microbatch for task in found[0].tasks}
-    planned = partial(_planned, profile, replace(asked, microbatch=microbatch), make)
-    found += in_order(planned, others, min(jobs, len(others)))
+    first = _planned(profile, asked, make, largest)
+    microbatch = {task.name: task.microbatch for task in first.tasks}
+    proven = partial(_proven, profile, replace(asked, microbatch=microbatch), make)
+    work = [*others[:1], first, *others[1:]]
+    found = [first, *filter(None, in_order(proven, work, min(jobs, len(work))))]
     made = Book(plans=tuple(sorted(found, key=lambda p: (node_count(p), len(p.devices)))))
     prove_alike(made)
     return made
+
+
+def _proven(
+    profile: str | Sequence[str], asked: Options, make: Callable[[Problem], Plan], one: Size | Plan
+) -> Plan | None:
+    """The plan for a size, proven; None for a plan, which is proven."""
+    plan = one if isinstance(one, Plan) else _planned(profile, asked, make, one)
+    prove(plan)
+    return plan if plan is not one else None
 
 
 def _planned(

@@ -69,6 +69,47 @@ def build(
     """
     if profile_sha256:
         problem = replace(problem, inputs={"profile": profile_sha256})
+    _possible(problem, policy)
+    effort = Effort(time.monotonic() + seconds, seed, limits or default())
+    ways = groupings(problem) if policy == "gantry" else []
+    if ways:
+        return _on_bases(problem, ways, effort, jobs)
+    if not with_lengths(problem, policy):
+        plan, _ = _fitted(problem, policy, effort, jobs)
+        prove(plan)
+        return plan
+    if output is None:
+        raise FormatError("the samples of a task have lengths, so build(output=...) is needed")
+    problem = problem.reordered()
+    with TemporaryDirectory() as folder:
+        plan, chosen = _fitted(problem, policy, effort, jobs, Path(folder))
+        prove(plan)
+        for task, one in zip(plan.tasks, chosen, strict=True):
+            if one.packed:
+                samples.copy(one.packed.table, samples.table_path(output, task.name))
+            if one.packed and (evaluations := one.packed.evaluations):
+                samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
+    return plan
+
+
+def draft(
+    problem: Problem,
+    *,
+    seconds: float = 60.0,
+    seed: int = 0,
+    jobs: int = 1,
+    limits: Limits | None = None,
+) -> Plan:
+    """What `build` makes of tasks without lengths, before the checker has proven it."""
+    _possible(problem, "gantry")
+    effort = Effort(time.monotonic() + seconds, seed, limits or default())
+    if ways := groupings(problem):
+        return _on_bases(problem, ways, effort, jobs)
+    return _fitted(problem, "gantry", effort, jobs)[0]
+
+
+def _possible(problem: Problem, policy: Policy) -> None:
+    """FormatError or Infeasible for what no plan can be made of, whatever is searched."""
     one_generator(problem)
     few_segments(problem)
     if policy not in get_args(Policy):
@@ -85,23 +126,6 @@ def build(
             f"--order {problem.order} is one of passes on several devices, but each task has one; "
             "leave it out, or give more --devices or a larger --layout"
         )
-    effort = Effort(time.monotonic() + seconds, seed, limits or default())
-    ways = groupings(problem) if policy == "gantry" else []
-    if ways:
-        return _on_bases(problem, ways, effort, jobs)
-    if not with_lengths(problem, policy):
-        return _fitted(problem, policy, effort, jobs)[0]
-    if output is None:
-        raise FormatError("the samples of a task have lengths, so build(output=...) is needed")
-    problem = problem.reordered()
-    with TemporaryDirectory() as folder:
-        plan, chosen = _fitted(problem, policy, effort, jobs, Path(folder))
-        for task, one in zip(plan.tasks, chosen, strict=True):
-            if one.packed:
-                samples.copy(one.packed.table, samples.table_path(output, task.name))
-            if one.packed and (evaluations := one.packed.evaluations):
-                samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
-    return plan
 
 
 def _on_bases(problem: Problem, ways: Sequence[Grouping], effort: Effort, jobs: int) -> Plan:
@@ -182,7 +206,6 @@ def _built(
     plan = assemble(problem, chosen, segments, policy, effort, complete=complete)
     plan = certified(problem, plan, _bounds(problem, ways, chosen, known, effort, jobs), bound)
     in_time(problem, plan)
-    prove(plan)
     return plan, chosen
 
 

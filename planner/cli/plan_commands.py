@@ -14,7 +14,7 @@ import plans
 import profiles
 from planner import sweep_table
 from planner.booking import make_book
-from planner.builder import build
+from planner.builder import build, draft
 from planner.errors import Infeasible, NoPlanFound
 from planner.estimate import Spec, estimate, read_lengths
 from planner.estimate import describe as describe_profile
@@ -62,7 +62,7 @@ def build_book(options: argparse.Namespace) -> int:
         raise FormatError("a book has plans for several numbers of devices; give --devices 2..4")
     begun = time.monotonic()
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    how = partial(build, seconds=options.time_limit, seed=options.seed, jobs=jobs)
+    how = partial(draft, seconds=options.time_limit, seed=options.seed, jobs=jobs)
     made = make_book(options.profile, sizes, options_of(options), how, jobs)
     plans.save(options.output, made)
     if options.json:

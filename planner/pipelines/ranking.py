@@ -13,6 +13,7 @@ from planner.pipelines.fitting import NO_ROOM
 LATE = "time was up"
 _RANKING = 2  # 1/n of the time is left for rounds
 _SIMULATED = 24  # ways at most
+_AFTER = 3  # ways that are gone on with when time is up and none has rounds
 _NEVER = 1 << 62
 
 
@@ -52,8 +53,10 @@ class Way(Protocol[M_co]):
 def rank_ways(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M | str]]:
     """The number of every way, and its rounds, until the effort is used up, or why it has none.
     From half of the time on those come first of which most is estimated, and in its last quarter
-    only those of which all is get rounds."""
+    only those of which all is get rounds. Where time is up before any has, a few go on: what needs
+    least memory would take as long to find, and its rounds longer."""
     short, left, shortest, known = effort.left / _RANKING, effort.limits.search_ops, _NEVER, False
+    after = _AFTER
     more = [way.estimates() for way in ways]
     now = [next(own) for own in more]
     open_ = [(one.us, 0, n) for n, one in enumerate(now)]
@@ -65,7 +68,8 @@ def rank_ways(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M |
         else:
             _, level, n = heappop(open_)
         one = now[n]
-        if one.least_us >= shortest or left <= 0 or effort.left <= 0:
+        late = effort.left <= 0 and (shortest < _NEVER or not after)
+        if one.least_us >= shortest or left <= 0 or late:
             yield n, one.why_not
         elif known and not one.last and effort.left < short / 2:
             yield n, LATE
@@ -74,9 +78,11 @@ def rank_ways(ways: Sequence[Way[M]], effort: Effort) -> Iterator[tuple[int, M |
             left -= effort.limits.search_least_ops if isinstance(made, str) else len(made.entries)
             left -= effort.limits.search_ops // _SIMULATED
             shortest = shortest if isinstance(made, str) else min(shortest, made.period_us)
+            after -= isinstance(made, str) and effort.left <= 0
             yield n, made
         elif closer := next(more[n], None):
             now[n], known = closer, known or closer.last
             heappush(open_, (closer.us, level + 1, n))
         else:
+            after -= effort.left <= 0
             yield n, NO_ROOM

@@ -17,7 +17,8 @@ from planner.shards import separable_ties as separable_ties
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
-_UNEVEN = 16 * 64  # devices of all uneven layouts, each with a microbatch, that are looked at
+_UNEVEN, _SIDE = 16, 64  # uneven layouts that are looked at, each with a microbatch, of so many
+# devices; of more fewer, for each takes as many times longer as there are pairs of devices
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
 _CHUNKS = {INTERLEAVED: (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 
@@ -201,7 +202,7 @@ def _pieces(layout: Layout) -> tuple[int, ...]:
 def promising(every: Sequence[Sketch]) -> list[Sketch]:
     """Those that are looked at: of uneven layouts the few with the lowest bounds."""
     uneven = sorted((s for s in every if not s.layout.even), key=lambda s: s.bound_us)
-    most = _UNEVEN // max(64, uneven[0].layout.devices) if uneven else 0
+    most = _UNEVEN * _SIDE**2 // max(_SIDE, uneven[0].layout.devices) ** 2 if uneven else 0
     kept = list(dict.fromkeys((s.layout, s.costs.microbatch) for s in uneven))[:most]
     return [s for s in every if s.layout.even or (s.layout, s.costs.microbatch) in kept]
 

@@ -9,13 +9,13 @@ from support.synthetic import profile, task
 
 import profiles
 from planner.booking import make_book
-from planner.builder import build
+from planner.builder import draft
 from planner.errors import Infeasible
 from planner.inputs import Options, read_problem
 from planner.inputs.layout import parse_layout
 from profiles.codec import pretty
 
-MAKE = partial(build, seconds=1000, limits=ALONE)
+MAKE = partial(draft, seconds=1000, limits=ALONE)
 
 
 @pytest.fixture

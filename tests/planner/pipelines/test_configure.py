@@ -220,3 +220,7 @@ def test_the_most_promising_way_gets_rounds_where_time_ends_before_most_estimate
     """Else all would be known by their bounds, and only the one that needs least memory made."""
     for time in (8, 20, 40):
         assert min(rounds(20, time)) == 300
+
+
+def test_one_way_gets_rounds_where_time_ends_before_any_has() -> None:
+    assert rounds(20, 2) == [300]

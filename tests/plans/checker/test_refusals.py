@@ -102,7 +102,7 @@ ONLY: dict[str, dict[str, Edit]] = {
             lambda p: reading(p, "a.s0.B1", grad=None)
         ),
         "…expected a.s0 grad of step 0 with microbatches below 0 but it holds": descending,
-        "a.s0.state: after 3 rounds and leave the host store must hold a.s0 state version 3, but "
+        "a.s0.state: after 2 rounds and leave the host store must hold a.s0 state version 2, but "
         "it holds a.s0 state version 0": lambda p: drop(p, "a.s0.S1"),
         "a.s0.B0 round 0": lambda p: drop(p, "a.s0.P0"),  # not by later readers as well
         "a.s0.S1: ends at 40 µs but leave lasts 39 µs": (

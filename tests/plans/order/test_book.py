@@ -83,7 +83,7 @@ MUTANTS: dict[str, Edit] = {
     ),
     "a.s1: begins at layer 0, expected 2": lambda p: with_task(p, shards=SHARDS[:1] + SHARDS),
     "a.s0.U0: is missing from the round": lambda p: drop(p, "a.s0.U0"),
-    "a.s1.state: after 3 rounds and leave the host store must hold a.s1 state version 3, but it "
+    "a.s1.state: after 2 rounds and leave the host store must hold a.s1 state version 2, but it "
     "holds a.s1 state version 0": lambda p: drop(p, "a.s1.S1"),
     "solo: slab 3584 + reserve 100 = 3684 bytes exceed the budget of device 1 'cpu1', 3683": (
         lambda p: put(p, ("devices", 1, "budget_bytes"), 3683)
