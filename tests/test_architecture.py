@@ -65,6 +65,7 @@ MAY_IMPORT = {
         "replay": "shards workload optim devices numerics",
         "conducting": "replay shards devices",
         "records": "replay shards outputs",
+        "shapes": "cutting shards workload numerics",
         "driver": "late conducting records replay shards workload optim devices numerics outputs",
         "profiling": "cutting records shards workload optim devices numerics outputs",
         "distributed": "driver conducting records replay shards workload optim devices numerics",

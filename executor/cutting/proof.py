@@ -113,7 +113,9 @@ def _made_up(ends: Sequence[Tensor]) -> list[Tensor | None]:
         if not end.requires_grad
         else torch.ones_like(end)
         if end.numel() == 1
-        else torch.randn(end.shape, generator=generator, dtype=torch.float32).to(end.dtype)
+        else torch.randn(
+            end.shape, generator=generator, dtype=torch.float32, device=generator.device
+        ).to(end)
         for end in ends
     ]
 

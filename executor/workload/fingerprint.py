@@ -226,7 +226,7 @@ def _name(given: Any) -> str:
     """The name; with its package of what belongs to somebody else: a user's own module may have
     any name."""
     name = str(given.__qualname__)
-    return f"{_top(given.__module__ or '')}:{name}" if _foreign(given) else name
+    return f"{_top(getattr(given, '__module__', '') or '')}:{name}" if _foreign(given) else name
 
 
 def _foreign(given: Any) -> bool:

@@ -200,22 +200,24 @@ def _round(text: str) -> tuple[str, int | None]:
 
 
 def _estimate(option: Option) -> None:
-    option("model", metavar="MODEL", help=", ".join(MODELS))
+    text = "; or your own tasks, my.py:tasks or hf:NAME, which say all but what the GPU is"
+    option("model", metavar="MODEL", help=", ".join(MODELS) + text)
     text = "one, or several with commas between them: " + ", ".join(GPUS)
     option("--gpu", required=True, type=console.listed(str.lower), metavar="NAMES", help=text)
     text = "of an hour, like h100=2.5,4090=0.4, for what training costs in the table of GPUs"
     option("--price", type=console.listed(_price), default=(), metavar="GPU=PRICE", help=text)
     positive = console.whole(1, 1 << 28)
-    option("--batch", required=True, type=positive, help="samples in a step")
+    option("--batch", type=positive, help="samples in a step")
     text = "tokens of a sample (default: the model's)"
     option("--seq", dest="sequence", type=positive, metavar="SEQ", help=text)
     text = "tokens of every sample: a list in JSON, or a numpy array (default: all are alike)"
     option("--lengths", metavar="FILE", help=text)
     text = "sizes to offer, like 1,2,4 (default: those that make a difference)"
     option("--microbatch", dest="microbatches", type=_wholes, metavar="SIZES", help=text)
-    option("--optimizer", choices=MOMENTS, default="adamw", help="default adamw")
-    option("--dtype", choices=NUMBER, help="default: the best the GPU has")
-    option("--steps", type=console.whole(1, 10**9), default=1000, help="default 1000")
+    option("--optimizer", choices=MOMENTS, help="default adamw")
+    text = "default: the best the GPU has; of your own tasks in fp32, fp32 or tf32"
+    option("--dtype", choices=NUMBER, help=text)
+    option("--steps", type=console.whole(1, 10**9), help="default 1000")
     text = "memory of the GPU for plans (default: all but 1 GiB)"
     option("--device-memory", dest="device_bytes", type=console.size, metavar="SIZE", help=text)
     text = "host memory (default: that of a typical host)"

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -16,7 +15,7 @@ from planner import sweep_table
 from planner.booking import make_book
 from planner.builder import build, draft
 from planner.errors import Infeasible, NoPlanFound
-from planner.estimate import Spec, estimate, read_lengths
+from planner.estimate import Lengths, Spec, estimate, estimate_own, read_lengths, works_of
 from planner.estimate import describe as describe_profile
 from planner.inputs import options_of, read_problem
 from planner.sweep import Link, Setting, offers, sweep
@@ -75,15 +74,24 @@ def build_book(options: argparse.Namespace) -> int:
 
 def estimate_profile(options: argparse.Namespace) -> int:
     """Write a profile made of formulas, or say what each of several GPUs makes of a task."""
-    asked = {field.name: vars(options)[field.name] for field in fields(Spec)}
-    if options.output is None:
-        _show_offers(options, {gpu: estimate(Spec(**asked | {"gpu": gpu})) for gpu in options.gpu})
-        return 0
-    if len(options.gpu) > 1 or options.price:
-        raise FormatError("-o writes the profile of one GPU; leave it out for a table of several")
-    check_target(options.output)
+    if options.output is not None:
+        if len(options.gpu) > 1 or options.price:
+            raise FormatError("-o writes the profile of one GPU; leave it out for several's table")
+        check_target(options.output)
+    elif options.lengths:
+        raise FormatError(
+            "--lengths needs -o, the profile of one GPU, beside which they are written"
+        )
     lengths = read_lengths(options.lengths) if options.lengths else None
-    profile = estimate(Spec(**asked | {"gpu": options.gpu[0]}), lengths=lengths)
+    made = _own(options) if ":" in options.model else _named(options, lengths)
+    if options.output is None:
+        found = list(offers(made, dict(options.price), Setting()))
+        for task in made[options.gpu[0]].tasks:
+            name = task.name if ":" in options.model else options.model
+            print(f"{name}, estimated, {task.steps} steps of {task.batch} samples")
+        print(sweep_table.offers_table(found))
+        return 0
+    (profile,) = made.values()
     profiles.save(options.output, profile)
     if lengths is not None:
         profiles.lengths.save(options.output, profile.tasks[0].name, lengths)
@@ -92,14 +100,24 @@ def estimate_profile(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_offers(options: argparse.Namespace, made: Mapping[str, Profile]) -> None:
-    if options.lengths:
-        raise FormatError(
-            "--lengths needs -o, the profile of one GPU, beside which they are written"
-        )
-    found = list(offers(made, dict(options.price), Setting()))
-    print(f"{options.model}, estimated, {options.steps} steps of {options.batch} samples")
-    print(sweep_table.offers_table(found))
+def _named(options: argparse.Namespace, lengths: Lengths | None) -> dict[str, Profile]:
+    """The profile of a known model on each GPU."""
+    if options.batch is None:
+        raise FormatError(f"how many samples a step of {options.model} has is missing; add --batch")
+    asked = {field.name: vars(options)[field.name] for field in fields(Spec)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    return {gpu: estimate(Spec(**given | {"gpu": gpu}), lengths=lengths) for gpu in options.gpu}
+
+
+def _own(options: argparse.Namespace) -> dict[str, Profile]:
+    """The profile of the user's own tasks on each GPU."""
+    for name in ("batch", "sequence", "lengths", "microbatches", "optimizer", "steps"):
+        if vars(options)[name] is not None:
+            flag = {"sequence": "seq", "microbatches": "microbatch"}.get(name, name)
+            raise FormatError(f"--{flag} is what {options.model} says itself; leave it out")
+    memory = options.device_bytes, options.host_bytes
+    works = works_of(options.model)
+    return {gpu: estimate_own(works, gpu, options.dtype, *memory) for gpu in options.gpu}
 
 
 def sweep_budgets(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ norms are fused; there is no dropout.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from planner.estimate.models import CHANNELS, PIXELS, Model
 
@@ -15,8 +16,7 @@ INDEX = 8  # bytes of a token id or a label (int64)
 FLOAT = 4  # bytes of what is kept or summed in fp32 whatever the parameters are
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One launch. `attention`: its FLOPs run at the rate of fused attention."""
 
     flops: int

@@ -1,30 +1,26 @@
 """A profile from formulas, before anything was measured: will it fit, how fast, on which GPU?
 
-Of a kernel   launch + max(FLOPs / (peak x share), bytes / (bandwidth x share))
-of a layer    forward, backward: the sum over its kernels; recompute_backward: both
-of an update  bytes that the optimizer touches / (bandwidth x share), on device and host alike
-
-Peaks, bandwidths and shares are those of `gpus`; kernels, bytes and parameters those of `layers`.
+Times are those of `times`; kernels, bytes and parameters those of `layers`.
 Parameters and gradients take 4 bytes in fp32 and tf32, 2 in bf16 and fp16, where the state has an
 fp32 master copy besides; moments are fp32 always.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from msgspec import structs
 
-from planner.estimate import gpus
 from planner.estimate.gpus import GPUS, Dtype, Gpu
-from planner.estimate.kernels import FLOAT, Kernel, Size
+from planner.estimate.kernels import FLOAT, Size
 from planner.estimate.layers import LayerWork, chain, parameters
 from planner.estimate.lengths import Lengths, by_tokens, in_words, sizes_of, step_us
 from planner.estimate.models import MODELS, Model
+from planner.estimate.times import kernels_us, machine, time_of, update_times
 from profiles import schema
 from profiles.codec import align, sha256
 from profiles.errors import FormatError
-from profiles.schema import BatchCost, LayerCost, Link, Profile, Rate, Time
+from profiles.schema import BatchCost, LayerCost, Profile
 from profiles.units import microbatch_sizes, show_bytes, show_us
 
 NUMBER: dict[Dtype, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
@@ -90,7 +86,7 @@ def estimate(
     if lengths is not None:
         task = by_tokens(task, lengths)
     return Profile(
-        machine=_machine(full, gpu),
+        machine=machine(gpu, full.device_bytes, full.host_bytes, casts=full.dtype == "bf16"),
         tasks=(task,),
         estimated=True,
         provenance=arguments | {"head": "not tied to the embedding", "source": "planner estimate"},
@@ -112,14 +108,20 @@ def _by_lengths(spec: Spec, lengths: Lengths) -> None:
 
 
 def describe(profile: Profile, lengths: Lengths | None = None) -> str:
-    """An estimated profile in a few words: what the model takes, and how long it computes.
-    lengths: of its samples, where they have some."""
-    (task,), (device,) = profile.tasks, profile.machine.devices
+    """An estimated profile in a few words: what the models take, and how long they compute.
+    lengths: of the samples of its one task, where they have some."""
+    return "\n".join(_described(profile, task, lengths) for task in profile.tasks)
+
+
+def _described(profile: Profile, task: schema.Task, lengths: Lengths | None) -> str:
+    (device,) = profile.machine.devices
     taken = ", ".join(
         f"{name} {show_bytes(sum(getattr(layer, f'{field}_bytes') for layer in task.layers))}"
         for name, field in (("parameters", "param"), ("gradients", "grad"), ("state", "state"))
     )
-    count = parameters(MODELS[profile.provenance["model"]])
+    known = MODELS.get(profile.provenance.get("model", ""))
+    name = task.name if known is None else task.workload.ref
+    count = f"{parameters(known) / 1e9:.2f} billion parameters in " if known else ""
     if lengths is None:
         costs = [layer.costs[-1] for layer in task.layers]
         sides = [sum(getattr(c, op).median_us for c in costs) for op in ("forward", "backward")]
@@ -130,8 +132,7 @@ def describe(profile: Profile, lengths: Lengths | None = None) -> str:
         samples, left_out = f"{in_words(lengths)}\na step of {task.batch} samples", "padding, "
     forward, backward = map(show_us, times)
     return (
-        f"{task.workload.ref} on {device.name}, estimated: {count / 1e9:.2f} billion parameters "
-        f"in {profile.provenance['dtype']}\n"
+        f"{name} on {device.name}, estimated: {count}{profile.provenance['dtype']}\n"
         f"{taken}; {device.name} offers {show_bytes(device.usable_bytes)}\n"
         f"{samples}: forward {forward}, backward {backward}, without {left_out}recomputation and "
         "copies"
@@ -188,18 +189,6 @@ def _sequence(model: Model, asked: int | None) -> int:
     return asked
 
 
-def _machine(full: Spec, gpu: Gpu) -> schema.Machine:
-    inside = gpu.bytes_per_s * gpus.BANDWIDTH / 2  # a copy reads and writes
-    links = [*gpu.links, gpus.link("d2d", inside, inside)]
-    if full.dtype == "bf16":  # six bytes of the host's memory move for each parameter of two
-        per_s = gpu.host_bytes_per_s * gpus.CAST_BANDWIDTH / 3
-        rate = Rate(round(per_s), round(gpus.CAST_PIECE / per_s * 1e6))
-        links.append(Link("cast", rate, rate))
-    device = schema.Device(gpu.name, schema.GPU, full.device_bytes or 0, 1, tuple(links))
-    host = schema.Host(full.host_bytes or 0, gpu.host_cores, gpus.DISK)
-    return schema.Machine((device,), host, 1)
-
-
 def _layers(sizes: Mapping[int, Size], full: Spec, gpu: Gpu) -> tuple[schema.Layer, ...]:
     """The embedding, equal blocks, and the head with the loss, at each size of a microbatch."""
     works = zip(*map(chain, sizes.values()), strict=True)
@@ -219,11 +208,7 @@ def _layer(
     states = moments + (number < FLOAT)  # a master copy of what is not fp32
     tensors = next(iter(works.values())).tensors
     params = sum(align(number * count) for count in tensors)
-    # Read the gradient, read and write parameter or master and moments, write the parameter:
-    # 12 bytes and 8 for every moment, whether the parameter has 4 bytes or 2 beside its master.
-    touched = sum(tensors) * (12 + 8 * moments)
-    on_device = gpus.LAUNCH_US + touched / (gpu.bytes_per_s * gpus.BANDWIDTH) * 1e6
-    on_host = touched / (gpu.host_bytes_per_s * gpus.HOST_BANDWIDTH) * 1e6
+    on_device, on_host = update_times(sum(tensors), moments, gpu)
     return schema.Layer(
         name=kind,
         param_bytes=params,
@@ -231,15 +216,15 @@ def _layer(
         state_bytes=states * sum(align(FLOAT * count) for count in tensors),
         buffer_bytes=0,
         update_peak_bytes=0,  # one fused pass, in place
-        update_device=_time(on_device),
-        update_host=_time(on_host),
+        update_device=on_device,
+        update_host=on_host,
         costs=tuple(_cost(kind, m, sizes[m], done, dtype, gpu) for m, done in works.items()),
     )
 
 
 def _cost(kind: str, number: int, z: Size, done: LayerWork, dtype: Dtype, gpu: Gpu) -> LayerCost:
-    forward = _kernels_us(done.forward, dtype, gpu)
-    backward, later = (_kernels_us(part, dtype, gpu) for part in (done.backward, done.later))
+    forward = kernels_us(done.forward, dtype, gpu)
+    backward, later = (kernels_us(part, dtype, gpu) for part in (done.backward, done.later))
     splits = done.later and kind != "embedding"  # which has no input to make gradients of
     given = z.input_bytes if kind == "embedding" else z.of(z.model.width)
     output = align(done.output)
@@ -254,28 +239,13 @@ def _cost(kind: str, number: int, z: Size, done: LayerWork, dtype: Dtype, gpu: G
         forward_peak_bytes=align(done.forward_peak),
         backward_peak_bytes=most,
         rng_draws=0,
-        forward=_time(forward),
-        recompute_backward=_time(forward + backward),
-        backward=_time(backward),
+        forward=time_of(forward),
+        recompute_backward=time_of(forward + backward),
+        backward=time_of(backward),
         offload_bytes=done.kept_bytes,
-        backward_input=_time(backward - later) if splits else None,
-        backward_weight=_time(later) if splits else None,
+        backward_input=time_of(backward - later) if splits else None,
+        backward_weight=time_of(later) if splits else None,
         left_bytes=done.left_bytes if splits else None,
         kept_grad_bytes=done.kept_grad_bytes if splits else None,
         input_peak_bytes=most + done.kept_grad_bytes if splits else None,
     )
-
-
-def _kernels_us(kernels: Iterable[Kernel], dtype: Dtype, gpu: Gpu) -> float:
-    products, bandwidth = gpu.matmul_flops(dtype), gpu.bytes_per_s * gpus.BANDWIDTH
-    total = 0.0
-    for kernel in kernels:
-        rate = products * (gpus.ATTENTION if kernel.attention else 1)
-        total += gpus.LAUNCH_US + 1e6 * max(kernel.flops / rate, kernel.moved / bandwidth)
-    return total
-
-
-def _time(us: float) -> Time:
-    """A time without spread, since nothing was measured."""
-    whole = max(1, round(us))
-    return Time(whole, whole, whole, 1)
