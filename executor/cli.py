@@ -319,6 +319,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "in the end write each trained model to a folder of its name there, for `from_pretrained`"
     )
     parser.add_argument("--save", type=Path, metavar="DIR", help=text)
+    text = "a page about the run, written anew while it goes on, as `python -m planner report` does"
+    parser.add_argument("--report", type=Path, metavar="HTML", help=text)
     parser.set_defaults(command=_run, begun_s=None)
 
 
@@ -434,7 +436,8 @@ def _finished(
     if arguments.save:
         trained = {t.name: sum(shard.grad_bytes for shard in t.shards) for t in plan.tasks}
         try_exports(arguments.save, trained)
-    result = train(plan, tasks, options)
+    with report.paged(arguments.plan, _folder(arguments), arguments.report):
+        result = train(plan, tasks, options)
     if arguments.save:
         result = _saved(arguments.save, plan, result)
     show = report.to_json if arguments.json else report.table

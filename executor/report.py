@@ -2,7 +2,10 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,19 @@ def _steps_done(task: Task, result: Result) -> int:
 
 def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
+
+
+@contextmanager
+def paged(plan: Path, folder: Path, page: Path | None) -> Iterator[None]:
+    """Meanwhile, and at the end, a process of the planner's writes a page about the run."""
+    if page is None:
+        yield
+        return
+    words = ["report", str(plan), str(folder), "-o", str(page), "--follow"]
+    with subprocess.Popen([sys.executable, "-m", "planner", *words], stdin=subprocess.PIPE) as writer:
+        yield  # then its input ends, however this process does
+    if writer.returncode:
+        console.note(f"{page}: was not written; the line above says why")
 
 
 def table(plan: Plan, result: Result, folder: Path) -> str:

@@ -29,7 +29,7 @@ _TO = {
     "profile": "--device --device-memory --host-memory --devices --samples --h2d --d2h --p2p "
     "--latency-us --slow-compute --disk --task --batch --seq --steps --lr --precision --lengths",
     "build": "--devices --microbatch --layout --order --packing --objective --time-limit --jobs",
-    "run": "--save --stall-seconds --grace --stop-above",
+    "run": "--save --report --stall-seconds --grace --stop-above",
 }
 _SWITCHES = {
     "profile": "--no-cache --tf32 --deterministic",

@@ -103,6 +103,8 @@ def _report(option: Option) -> None:
     option("run", nargs="?", metavar="RUN", help="the folder of a run of PLAN")
     text = "one file that needs no network; any browser of the last three years opens it"
     option("-o", "--output", required=True, metavar="HTML", help=text)
+    text = "write it anew while the run goes on, by 1/100 of its time, till stdin ends"
+    option("--follow", action="store_true", help=text, group="expert")
 
 
 def _export(option: Option) -> None:

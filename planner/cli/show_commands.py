@@ -2,8 +2,12 @@
 
 import argparse
 import json
+import os
+import select
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +43,9 @@ from profiles.codec import check_target, read_bytes, sha256, write_atomic
 from profiles.errors import FormatError
 from profiles.lengths import held_out
 from profiles.units import parse_us, show_us
+
+_APART_S, _SPARED = 5.0, 100  # between pages, at least; and so many times the work of one
+_NICE = 19
 
 
 def check_plan(options: argparse.Namespace) -> int:
@@ -213,8 +220,11 @@ def compare_run(options: argparse.Namespace) -> int:
 
 def report_page(options: argparse.Namespace) -> int:
     """Write a page about a sound plan and, where one is given, a run of it."""
-    logs = [str(log) for log in runlog.files(options.run)] if options.run else []
-    check_target(options.output, options.plan, *logs)
+
+    def files() -> list[str]:
+        return [str(log) for log in runlog.files(options.run)] if options.run else []
+
+    check_target(options.output, options.plan, *files())
     data = read_bytes(options.plan)
     if plans.is_book(data):
         raise FormatError(
@@ -223,10 +233,29 @@ def report_page(options: argparse.Namespace) -> int:
     plan = plans.loads(data, options.plan)
     plans.prove(plan)
     names = options.plan, options.run or "RUN"
-    found = report(plan, sha256(data), [runlog.load(log) for log in logs], names)
-    write_atomic(options.output, page(found))
+
+    def write(*, going: bool) -> None:
+        logs = [runlog.load(log) for log in files()]
+        write_atomic(options.output, page(report(plan, sha256(data), logs, names, going=going)))
+
+    if options.follow:
+        _follow(write)
+    write(going=False)
     print(f"wrote {options.output}", file=sys.stderr)
     return 0
+
+
+def _follow(write: Callable[..., None]) -> None:
+    """Write now and then, once there is something, until standard input ends: Ctrl-C is for the
+    process at its other end, which may take a while to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
+    wait_s = 0.0
+    while not select.select([sys.stdin], [], [], wait_s)[0]:
+        begun_s = time.process_time()
+        with suppress(FormatError):  # there is no log yet, or that of the run before
+            write(going=True)
+        wait_s = max(_APART_S, _SPARED * (time.process_time() - begun_s))
 
 
 def _is_plan(path: str) -> bool:

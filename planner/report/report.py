@@ -75,9 +75,11 @@ def report(
     plan_sha256: str,
     logs: Sequence[RunLog] = (),
     names: Sequence[str] = ("PLAN", "RUN"),
+    *,
+    going: bool = False,
 ) -> Report:
     """About a plan, and a run of it by its logs, oldest first, the last of which is compared.
-    names: of both files.
+    names: of both files. going: a log without an end is of a run that goes on.
 
     FormatError when that log is of another plan."""
     log = logs[-1] if logs else None
@@ -102,7 +104,7 @@ def report(
     tables.append(Table("Where it comes from", _provenance(plan, plan_sha256, log)))
     return Report(
         title=f"{', '.join(task.name for task in plan.tasks[:4])}{' …' * (len(plan.tasks) > 4)}",
-        verdict=verdict(plan, found),
+        verdict=verdict(plan, found, going=going),
         timeline=timeline(plan, log, tuple(events)),
         seconds=tuple(_seconds(plan)),
         tables=tuple(table for table in tables if len(table.rows) > 1),
@@ -115,7 +117,7 @@ def report(
 _BOUNDS = "gap: the part of the planned time that lies above the bound; the largest bound counts"
 
 
-def verdict(plan: Plan, found: Comparison | None) -> str:
+def verdict(plan: Plan, found: Comparison | None, *, going: bool = False) -> str:
     """The run against the plan, and the plan against the best possible, in a sentence."""
     told = plan.prediction
     bound = f"{told.lower_bound_name} bound {show_us(told.lower_bound_us)}"
@@ -131,7 +133,8 @@ def verdict(plan: Plan, found: Comparison | None) -> str:
     planned = f"{found.makespan_error:+.1%} against {show_us(whole.predicted)} planned"
     slow = f"; device {found.slow[0]} was furthest behind" if found.slow else ""
     rest = " for what it did" if short else f", {best}"
-    return f"{_ENDS[found.status]} {actual}, {planned}{rest}{slow}."
+    ended = "The run goes on" if going and found.status == "killed" else _ENDS[found.status]
+    return f"{ended} {actual}, {planned}{rest}{slow}."
 
 
 def _seconds(plan: Plan) -> Iterator[Second]:

@@ -163,6 +163,16 @@ def test_a_run_that_has_begun_is_not_replanned() -> None:
 
 
 @pytest.mark.usefixtures("alone", "untimed", "within")
+def test_a_run_has_a_page_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of how it ended; one that cannot be written is told, and ends nothing."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    succeeded(trained("--report", "r.html"))
+    assert b"The run ended well after" in Path("r.html").read_bytes()
+    told = succeeded(trained("--overwrite", "--report", "x/plan.json")).err
+    assert "x/plan.json: was not written" in told
+
+
+@pytest.mark.usefixtures("alone", "untimed", "within")
 def test_the_first_that_fails_ends_it() -> None:
     """With its exit code: a bad file, a plan that is not feasible."""
     assert trained("--device-memory", "none").code == 2

@@ -3,6 +3,10 @@
 import argparse
 import re
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from html import unescape
 from pathlib import Path
 
@@ -13,14 +17,18 @@ from support.cli import planner_cli, refused, succeeded
 from support.timetables import PLAN_SHA256 as SHA
 
 import planner.cli.parser
+import plans
 from planner.inputs import Options
 from planner.report import page, report
 from planner.report.report import BESIDE, COMPUTE
 from planner.views import bounds, compare, compared, device_rows
-from plans.runlog import CheckpointRecord, DropRecord, RunLog
+from plans.runlog import CheckpointRecord, DropRecord, RunLog, encode
 from plans.schema import Plan
 from plans.timing import device_times
 from profiles import console
+from profiles.codec import file_sha256
+
+ROOT = Path(plans.__file__).parents[1]
 
 
 def words(plan: Plan, *logs: RunLog) -> str:
@@ -110,6 +118,23 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     made = tmp_path / "r.html"
     succeeded(planner_cli("report", "plans/sample.json", "-o", made))
     assert not re.search(rb"https?:|src=|@import|url\(", made.read_bytes())
+
+
+def test_a_page_follows_a_run(tmp_path: Path) -> None:
+    """It says that the run goes on, and how it ended once the input has; Ctrl-C does not end it."""
+    plan, made, log = "plans/sample.json", tmp_path / "r.html", tmp_path / "log.jsonl"
+    run = timetables.log(plans.load(plan))
+    run = replace(run, header=replace(run.header, plan_sha256=file_sha256(plan)))
+    log.write_bytes(encode((run.header, *run.steps, *run.ops)))
+    command = [sys.executable, "-m", "planner", "report", plan, tmp_path, "-o", made, "--follow"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) as writer:
+        while not made.exists():
+            assert writer.poll() is None
+            time.sleep(0.05)
+        assert b"The run goes on after" in made.read_bytes()
+        writer.send_signal(signal.SIGINT)
+    assert writer.returncode == 0
+    assert b"The run was killed after" in made.read_bytes()
 
 
 def test_its_commands_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
