@@ -86,8 +86,8 @@ def paged(plan: Path, folder: Path, page: Path | None) -> Iterator[None]:
     if page is None:
         yield
         return
-    words = ["report", str(plan), str(folder), "-o", str(page), "--follow"]
-    with subprocess.Popen([sys.executable, "-m", "planner", *words], stdin=subprocess.PIPE) as writer:
+    words = [sys.executable, "-m", "planner", "report", *map(str, (plan, folder, "-o", page))]
+    with subprocess.Popen([*words, "--follow"], stdin=subprocess.PIPE) as writer:
         yield  # then its input ends, however this process does
     if writer.returncode:
         console.note(f"{page}: was not written; the line above says why")
