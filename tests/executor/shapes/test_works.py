@@ -135,8 +135,9 @@ def odd() -> list[Task]:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes find what tests import."""
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other processes find what tests import, and write elsewhere."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
 
 
