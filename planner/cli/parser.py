@@ -100,7 +100,8 @@ def _compare(option: Option) -> None:
 
 def _report(option: Option) -> None:
     option("plan", metavar="PLAN")
-    option("run", nargs="?", metavar="RUN", help="the folder of a run of PLAN")
+    text = "the folder of a run of PLAN; and of others, to set beside the first"
+    option("run", nargs="*", metavar="RUN", help=text)
     text = "one file that needs no network; any browser of the last three years opens it"
     option("-o", "--output", required=True, metavar="HTML", help=text)
     text = "write it anew while the run goes on, by 1/100 of its time, till stdin ends"

@@ -219,12 +219,10 @@ def compare_run(options: argparse.Namespace) -> int:
 
 
 def report_page(options: argparse.Namespace) -> int:
-    """Write a page about a sound plan and, where one is given, a run of it."""
-
-    def files() -> list[str]:
-        return [str(log) for log in runlog.files(options.run)] if options.run else []
-
-    check_target(options.output, options.plan, *files())
+    """Write a page about a sound plan and, where some are given, runs of it."""
+    check_target(
+        options.output, options.plan, *(str(f) for run in options.run for f in runlog.files(run))
+    )
     data = read_bytes(options.plan)
     if plans.is_book(data):
         raise FormatError(
@@ -232,11 +230,13 @@ def report_page(options: argparse.Namespace) -> int:
         )
     plan = plans.loads(data, options.plan)
     plans.prove(plan)
-    names = options.plan, options.run or "RUN"
+    first = options.run[0] if options.run else "RUN"
 
     def write(*, going: bool) -> None:
-        logs = [runlog.load(log) for log in files()]
-        write_atomic(options.output, page(report(plan, sha256(data), logs, names, going=going)))
+        others = {run: [runlog.load(f) for f in runlog.files(run)] for run in options.run}
+        logs, names = others.pop(first, ()), (options.plan, first)
+        made = report(plan, sha256(data), logs, names, going=going, others=others)
+        write_atomic(options.output, page(made))
 
     if options.follow:
         _follow(write)

@@ -1,16 +1,21 @@
 """A report as one HTML file: its tables are plain HTML; a script draws the timeline."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import pairwise
 
 from planner.curves import Curve
+from planner.report.host import Steps
 from planner.report.packed import packed
 from planner.report.report import AGAIN, BESIDE, COMPUTE, Report, Second, Table
+from plans.schema import Plan
+from profiles.units import show_bytes, show_us
 
 _PLACES = 400  # points of a curve
 _WIDE, _HIGH = 420, 120
+_COLOURS = 4  # of lines
 _MOST = 200  # rows of a table
 _UNIT = re.compile(r"(\d) (?=[%smhµ])")
 _NUMBER = re.compile(r"[-+]?\d*\.?\d*( ?([%smhµ]|[mµ]s|[KMGT]?i?B)|)$")
@@ -43,7 +48,8 @@ def page(report: Report) -> bytes:
     parts = [
         _seconds(report.seconds),
         *map(_table, report.tables),
-        _curves(report.curves.items()),
+        _curves(report.curves),
+        _host(report.host, report.timeline.plan),
         f"<section><h2>The plan in words</h2><details><summary>as <code>show</code> says it"
         f"</summary><pre>{escape(report.words)}</pre></details></section>",
         "<section><h2>To make it again</h2><pre>"
@@ -110,39 +116,66 @@ def _seconds(seconds: Sequence[Second]) -> str:
     return _table(Table("Where each device's second goes", rows), "".join(bars[:_MOST]), keyed=True)
 
 
-def _curves(curves: Iterable[tuple[str, Curve]]) -> str:
-    drawn = [_curve(task, curve) for task, curve in curves if curve]
-    return f"<section><h2>Losses and metrics</h2>{''.join(drawn)}</section>" if drawn else ""
-
-
-def _curve(task: str, curve: Curve) -> str:
-    """A small picture of each value of a task by step, with its first, last and least value."""
-    names = list(dict.fromkeys(name for point in curve.values() for name in point.values))
-    return "".join(_line(task, name, list(_points(curve, name))) for name in names)
-
-
-def _points(curve: Curve, name: str) -> Iterator[tuple[int, float]]:
-    for step, point in curve.items():
-        value = point.values.get(name)
-        if value is not None:
-            yield step, value
-
-
-def _line(task: str, name: str, points: list[tuple[int, float]]) -> str:
-    if not points:
+def _host(steps: Steps, plan: Plan) -> str:
+    """The host store in use over the planned time, under its budget."""
+    end, budget = max(plan.prediction.makespan_us, 1), plan.host.budget_bytes
+    most = max((size for _, size in steps), default=0)
+    if not most:
         return ""
-    told = points[:: -(-len(points) // _PLACES)]
-    told = told if told[-1] == points[-1] else [*told, points[-1]]
-    steps, values = [step for step, _ in points], [value for _, value in points]
-    low, high = min(values), max(values)
-    x, y = max(steps[-1] - steps[0], 1), high - low or 1.0
+    points = [(0, 0), *((us, size) for us, size in steps)]
+    corners = [at for (_, size), (us, more) in pairwise(points) for at in ((us, size), (us, more))]
     line = " ".join(
-        f"{(step - steps[0]) / x * _WIDE:.1f},{(high - value) / y * _HIGH:.1f}"
-        for step, value in told
+        f"{us / end * _WIDE:.1f},{(1 - size / most) * _HIGH:.1f}" for us, size in corners
     )
-    words = f"{name} of {task}: {values[0]:.4g} at step {steps[0]}, {values[-1]:.4g} at step "
-    words += f"{steps[-1]}, least {low:.4g}, most {high:.4g}"
     return (
+        "<section><h2>Host memory over the planned time</h2>"
         f'<figure><svg viewBox="-3 -3 {_WIDE + 6} {_HIGH + 6}" role="img">'
-        f'<polyline points="{line}"/></svg><figcaption>{escape(words)}</figcaption></figure>'
+        f'<polyline class=l0 points="{line}"/></svg><figcaption>0 to {show_us(end)}; at most '
+        f"{show_bytes(most)} in use, of {show_bytes(plan.host.bytes)} that the plan takes and "
+        f"{show_bytes(budget)} that it may take</figcaption></figure></section>"
+    )
+
+
+def _curves(runs: Mapping[str, Mapping[str, Curve]]) -> str:
+    """A small picture of each value of a task by step, with the lines of all runs."""
+    every = [curves for curves in runs.values() if curves]
+    drawn = [
+        _lines(f"{name} of {task}", {run: _points(own, task, name) for run, own in runs.items()})
+        for task in dict.fromkeys(task for curves in every for task in curves)
+        for name in dict.fromkeys(
+            name for curves in every for p in curves.get(task, {}).values() for name in p.values
+        )
+    ]
+    return f"<section><h2>Losses and metrics</h2>{''.join(drawn)}</section>" if every else ""
+
+
+def _points(curves: Mapping[str, Curve], task: str, name: str) -> list[tuple[int, float]]:
+    known = ((step, point.values.get(name)) for step, point in curves.get(task, {}).items())
+    return [(step, value) for step, value in known if value is not None]
+
+
+def _lines(title: str, runs: Mapping[str, list[tuple[int, float]]]) -> str:
+    """Lines on the same axes, and for each its first, last, least and largest value."""
+    runs = {run: points for run, points in runs.items() if points}
+    every = [point for points in runs.values() for point in points]
+    if not every:
+        return ""
+    steps, values = zip(*every, strict=True)
+    left, top, wide, high = min(steps), max(values), max(steps), min(values)
+    x, y = _WIDE / max(wide - left, 1), _HIGH / ((top - high) or 1.0)
+    lines, words = [], []
+    for place, (run, points) in enumerate(runs.items()):
+        told = points[:: -(-len(points) // _PLACES)]
+        told = told if told[-1] == points[-1] else [*told, points[-1]]
+        at = " ".join(f"{(step - left) * x:.1f},{(top - value) * y:.1f}" for step, value in told)
+        lines.append(f'<polyline class="l{place % _COLOURS}" points="{at}"/>')
+        own, (last, latest) = [value for _, value in points], points[-1]
+        named = f"<b class=l{place % _COLOURS}>{escape(run)}</b> " if len(runs) > 1 else ""
+        words.append(
+            f"{named}{own[0]:.4g} at step {points[0][0]}, {latest:.4g} at step {last}, "
+            f"least {min(own):.4g}, most {max(own):.4g}"
+        )
+    return (
+        f'<figure><svg viewBox="-3 -3 {_WIDE + 6} {_HIGH + 6}" role="img">{"".join(lines)}</svg>'
+        f"<figcaption>{escape(title)}: {'; '.join(words)}</figcaption></figure>"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner import curves
+from planner.report.host import Steps, host_memory
 from planner.report.timeline import Timeline, timeline
 from planner.views import (
     ALTERNATIVE,
@@ -24,6 +25,7 @@ from planner.views import (
     slow_words,
     waited_us,
 )
+from plans.order import node_count
 from plans.runlog import RunLog
 from plans.schema import Plan
 from plans.timing import device_times, of_kind, runs
@@ -48,6 +50,9 @@ class Table:
     note: str = ""
 
 
+_LOSSES = 4  # tasks whose loss is told for each run
+
+
 @dataclass(frozen=True)
 class Second:
     """Shares of a device's time, in parts of a million: what it does, by name."""
@@ -58,14 +63,15 @@ class Second:
 
 @dataclass(frozen=True)
 class Report:
-    """verdict: in one sentence; words: what `show` says of the plan."""
+    """verdict: in one sentence; host: its store as planned; words: what `show` says."""
 
     title: str
     verdict: str
     timeline: Timeline
     seconds: tuple[Second, ...]
     tables: tuple[Table, ...]
-    curves: Mapping[str, curves.Curve]
+    curves: Mapping[str, Mapping[str, curves.Curve]]  # of each run by its name, of each task
+    host: Steps
     words: str
     commands: tuple[str, ...]
 
@@ -77,12 +83,15 @@ def report(
     names: Sequence[str] = ("PLAN", "RUN"),
     *,
     going: bool = False,
+    others: Mapping[str, Sequence[RunLog]] | None = None,
 ) -> Report:
     """About a plan, and a run of it by its logs, oldest first, the last of which is compared.
-    names: of both files. going: a log without an end is of a run that goes on.
+    names: of both files. going: a log without an end is of a run that goes on. others: logs of
+    other runs by their names, to set beside it.
 
-    FormatError when that log is of another plan."""
+    FormatError when a last log is of another plan."""
     log = logs[-1] if logs else None
+    every = {names[1]: logs, **(others or {})}
     found = compare(plan, log, plan_sha256) if log else None
     events = sorted(_events(log), key=lambda event: event[0]) if log else []
     tables = [
@@ -95,6 +104,7 @@ def report(
         of = compared(found)
         missing = [f"{len(found.missing)} planned ops are not in the log"] * bool(found.missing)
         tables += [
+            *([Table("Runs", _runs(plan, plan_sha256, every))] if others else []),
             Table("The run against its plan", of.whole, ". ".join(missing)),
             Table("Kinds of ops", of.kinds),
             Table("Tasks", of.tasks),
@@ -108,10 +118,24 @@ def report(
         timeline=timeline(plan, log, tuple(events)),
         seconds=tuple(_seconds(plan)),
         tables=tuple(table for table in tables if len(table.rows) > 1),
-        curves=curves.curves(logs),
+        curves={name: curves.curves(own) for name, own in every.items()},
+        host=host_memory(plan) if node_count(plan) == 1 else (),
         words=describe(plan, rounds=False),
         commands=_commands(plan, names, ran=log is not None),
     )
+
+
+def _runs(plan: Plan, plan_sha256: str, every: Mapping[str, Sequence[RunLog]]) -> Rows:
+    """How each run ended, and the latest loss of some tasks."""
+    tasks = [task.name for task in plan.tasks[:_LOSSES]]
+    rows: Rows = [("run", "ended", "after", "against the plan", *(f"loss of {t}" for t in tasks))]
+    for name, logs in every.items():
+        found = compare(plan, logs[-1], plan_sha256)
+        late = f"{found.makespan_error:+.1%}"
+        losses = {step.task: step.loss for step in logs[-1].steps}
+        told = (_number(losses.get(task)) for task in tasks)
+        rows.append((name, found.status, show_us(found.makespan.actual or 0), late, *told))
+    return rows
 
 
 _BOUNDS = "gap: the part of the planned time that lies above the bound; the largest bound counts"

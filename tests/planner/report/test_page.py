@@ -31,9 +31,10 @@ from profiles.codec import file_sha256
 ROOT = Path(plans.__file__).parents[1]
 
 
-def words(plan: Plan, *logs: RunLog) -> str:
+def words(plan: Plan, *logs: RunLog, **others: RunLog) -> str:
     """What the page says, without its marks."""
-    text = page(report(plan, SHA, logs)).decode()
+    beside = {name: [log] for name, log in others.items()}
+    text = page(report(plan, SHA, logs, others=beside)).decode()
     body = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
@@ -66,6 +67,19 @@ def test_the_verdict_is_of_how_the_run_ended() -> None:
     killed = replace(log, ops=log.ops[:-3], end=None)
     assert "The run was killed after" in words(plan, killed)
     assert "3 planned ops are not in the log" in words(plan, killed)
+
+
+def test_other_runs_stand_beside_the_first() -> None:
+    """How each ended and its losses; the rest of the page is of the first."""
+    plan = timetables.plan()
+    first = timetables.log(plan, percent=110)
+    lower = [replace(step, loss=step.loss / 2) for step in first.steps]
+    told = words(plan, first, other=replace(first, steps=tuple(lower), end=None))
+    assert "+10.0% against" in told
+    assert "RUN ok" in told
+    assert "other killed" in told
+    assert f"loss of a: RUN {first.steps[0].loss:.4g} at step 1" in told
+    assert f"other {lower[0].loss:.4g} at step 1" in told
 
 
 def test_a_devices_second_is_whole() -> None:

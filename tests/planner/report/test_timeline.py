@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support import handmade, timetables
+from support import disked, handmade, timetables
 
+from planner.report.host import host_memory
 from planner.report.packed import packed, varints
 from planner.report.timeline import NOT_RUN, Sheet, timeline
 from plans import timing
@@ -168,3 +169,12 @@ def test_a_hundred_thousand_ops_take_less_than_a_megabyte() -> None:
     drawn = sum(len(sheet.ops) for sheet in found.sheets) + len(found.actual or ())
     assert drawn > 99_000
     assert len(packed(found)) < 900_000
+
+
+def test_host_memory_is_that_of_the_tasks_that_are_not_on_the_disk() -> None:
+    """Tasks in one place take turns; beside one that stays, one ends that is not written."""
+    turns = [size for _, size in host_memory(disked.disked("in-turn"))]
+    assert turns == [6144, 1280, 7680] * 3 + [0]
+    beside = [size for _, size in host_memory(disked.disked("beside"))]
+    a, b, c, c_kept = 6144, 1280, 3840, 2816
+    assert beside == [a + b, a + c, a + c, a + c_kept, 0]
