@@ -1,21 +1,28 @@
 """The suite itself, tried on a processor: it must work where no one can mend it."""
 
 import json
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
+from support.cli import executor_cli, planner_cli
 from support.forked import ended, started
+from support.searches import QUICK, searching
+from support.steady import timeless
 
-from tests.gpu import correctness, models, plain, report, suite, tools
+from tests.gpu import correctness, models, plain, report, suite, tools, worker
 from tests.gpu.cases import CASES, Case, budgets, chosen, workload
 from tests.gpu.remote import Worker
 from tests.gpu.shapes import SIZES, Settings, fitting_layers, shapes
@@ -32,18 +39,44 @@ def bench_in(folder: Path, **changes: Any) -> Bench:
     return Bench(**{"out": folder, "precision": "fp32", **values, **changes})
 
 
+class Here:
+    """A worker that is this process."""
+
+    def __init__(self, bench: Bench) -> None:
+        """It needs nothing of the bench."""
+
+    def ask(self, case: str, bench: Bench) -> dict[str, Any]:
+        """Whatever else is printed goes to stderr."""
+        with redirect_stdout(sys.stderr):
+            return worker.answer(case, bench)
+
+    def rest(self) -> None:
+        """There is nothing to end."""
+
+
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite's commands need not load torch."""
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The suite's commands need not load torch: those of the packages are calls, as is the worker,
+    and others are forked."""
+    calls = {"planner": planner_cli, "executor": executor_cli}
 
     def python(
         bench: Bench, arguments: Sequence[object], settings: Mapping[str, str], log: str
     ) -> Done:
         said = bench.file("logs", f"{log}.txt")
-        code = ended(started(arguments, said, ROOT, **settings))
-        return Done(code, said.read_text(), said.read_text())
+        call = calls.get(str(arguments[1]))
+        if call is None:
+            code = ended(started(arguments, said, ROOT, **settings))
+            return Done(code, said.read_text(), said.read_text())
+        with mock.patch.dict(os.environ, settings):
+            answer = call(*arguments[2:])
+        said.write_text(answer.out + answer.err)
+        return Done(*answer)
 
     monkeypatch.setattr(tools, "python", python)
+    monkeypatch.setattr(suite, "Worker", Here)
+    with searching(QUICK), timeless():
+        yield
 
 
 @pytest.mark.slow

@@ -44,8 +44,8 @@ def tasks(way: str) -> list[Task]:
 
 
 @cache
-def measured(way: str) -> Profile:
-    return quick.measured(tasks(way)[0], None)
+def measured(way: str, microbatches: int | None = None) -> Profile:
+    return quick.measured(tasks(way)[0], microbatches)
 
 
 @cache
@@ -123,18 +123,18 @@ def test_built_plans_train_the_same() -> None:
 def test_an_embedding_leaves_its_weight_to_the_head_under_autocast(way: str) -> None:
     """Only the head casts it, also where the embedding is a piece of the model's own code or of its
     graph: they may be in shards of their own, with the bits of the plain loop."""
-    made = measured(way).tasks[0]
+    made = measured(way, 3).tasks[0]
     assert made.cut is not None
     assert made.cut.how == way
     assert all(made.tie_bytes)
-    plan = least(measured(way))
+    plan = least(measured(way, 3))
     assert len(plan.tasks[0].shards) > 1
     trained(way, plan)
 
 
 def test_evaluations_share_the_weight_too() -> None:
     """In the smallest budget there is, with the model as trained."""
-    plan = least(measured("judged"))
+    plan = least(measured("judged", 3))
     assert plan.tasks[0].tie_bytes
     done = trained("judged", plan)
     (task,), model, count = tasks("judged"), done.model("t").eval(), plan.tasks[0].microbatches
@@ -147,7 +147,7 @@ def test_evaluations_share_the_weight_too() -> None:
 def test_a_weight_that_two_layers_cast_is_not_cut() -> None:
     """Under autocast layers share what they cast, whose gradients are added before they are cast
     back: such layers stay in one shard."""
-    (task,) = measured("twice_cast").tasks
+    (task,) = measured("twice_cast", 3).tasks
     assert (task.ties, task.tie_bytes) == (((0, 2, 4),), (0,))
     assert separable_ties(task) is None
 

@@ -22,6 +22,7 @@ from support.fake_cuda import on_cuda
 from support.fit import fit
 from support.handmade import CASTING
 from support.same import assert_same
+from support.searches import SHORT
 from support.waits import counted
 from torch import nn
 from torch.nn import functional as F
@@ -490,11 +491,11 @@ def test_profile_build_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.backends.cuda.matmul.allow_tf32
     problem = Problem.of(measured, devices=1, device_bytes=1, host_bytes=1 << 30)
     with pytest.raises(Infeasible) as refused:
-        build(problem, profile_sha256="0" * 64)
+        build(problem, profile_sha256="0" * 64, limits=SHORT)
     problem = Problem.of(
         measured, devices=1, device_bytes=refused.value.smallest, host_bytes=1 << 30
     )
-    plan = build(problem, profile_sha256="0" * 64)
+    plan = build(problem, profile_sha256="0" * 64, limits=SHORT)
     tasks = [task for task in workload() if task.name in {t.name for t in plan.tasks}]
     assert_same(plan, tasks, run(plan, tasks))
 

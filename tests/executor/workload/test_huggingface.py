@@ -89,7 +89,7 @@ def test_made_up_documents_have_lengths(tmp_path: Path) -> None:
 
 def test_lengths_on_the_command_line_make_documents(tmp_path: Path) -> None:
     """Of up to the longest that is measured, packed; the reference says so."""
-    name = folder(tmp_path, "GPT2Config", GPT2 | {"n_positions": 256})
+    name = folder(tmp_path, "GPT2Config", GPT2 | {"n_positions": 256, "n_layer": 1})
     call = ("profile", name, "--lengths", "32,64,128,256", "--device-memory", "64MiB")
     path = tmp_path / "x.json"
     succeeded(executor_cli(*call, "--batch", 4, "--steps", 3, "--samples", 1, "-o", path))

@@ -7,11 +7,12 @@ from functools import cache
 import pytest
 from msgspec import structs
 from support import synthetic
+from support.searches import SHORT
 
 from planner import Infeasible, Problem, build
 from planner.bounds.task import task_bound
 from planner.estimate.profile import Spec, estimate
-from planner.inputs.limits import Limits, default
+from planner.inputs.limits import default
 from planner.inputs.problem import Effort
 from planner.search.task import Search
 from planner.shards.costs import TaskCosts, castable
@@ -165,8 +166,7 @@ def test_the_bound_holds_for_plans_that_cast() -> None:
     """With casts as fast as copies a task may beat what it takes with parameters on the host, but
     not its bound."""
     task = low(synthetic.task("a", layers=6, seed=2, host_slowness=50, forward_us=100))
-    few = Limits(search_ops=1_000, search_divisions=2, search_guides=1, bound_divisions=2)
-    effort, on = Effort(1e12, 0, few), links(10**9)
+    effort, on = Effort(1e12, 0, SHORT), links(10**9)
     bound = task_bound(task, effort, on, 12 * MB).period_us
     for cast in (False, True):
         found = Search(task, on, 12 * MB, cast=cast).best(effort)

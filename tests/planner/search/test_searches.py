@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
-from support.searches import effort
+from support.searches import QUICK, effort
 
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
-from planner.inputs.limits import Limits
 from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.lowering.round import DeviceRound
 from planner.search.searches import Searches
@@ -22,7 +21,7 @@ from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import Task
 
-FEW = Limits(search_ops=800, search_divisions=2, search_guides=1, bound_divisions=2)
+FEW = replace(QUICK, search_ops=800)
 
 
 def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:

@@ -26,7 +26,7 @@ from profiles.schema import Profile
 pytestmark = pytest.mark.usefixtures("quick")
 
 PLENTY, ROOM, LITTLE = 1 << 30, 17 << 20, 15 << 20
-STEPS, BATCH = 12, 8
+STEPS, BATCH = 8, 6
 LENGTHS = np.minimum(4096, np.random.default_rng(0).lognormal(6, 1, 70)).astype(np.uint32) + 8
 
 
