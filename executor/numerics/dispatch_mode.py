@@ -1,7 +1,9 @@
 """Base class of the modes that see every operation that torch runs."""
 
+from functools import cache
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -22,3 +24,9 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation's result: func(*args, **kwargs), or something in its place."""
         raise NotImplementedError
+
+
+@cache
+def may_draw(func: Any) -> bool:
+    """True if the operation may draw random numbers; its tags take longer to look through."""
+    return torch.Tag.nondeterministic_seeded in func.tags

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from executor.errors import RunError
-from executor.numerics.dispatch_mode import OpMode
+from executor.numerics.dispatch_mode import OpMode, may_draw
 
 _GENERATOR = threading.Lock()  # whoever touches the default generator during a run holds it
 
@@ -220,7 +220,7 @@ class RandomMode(OpMode):
         self._refusal, self._apart = refusal, apart
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not may_draw(func):
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None and not self._refusal:
             if self._apart:
@@ -285,7 +285,7 @@ class OwnRandomness(OpMode):
         self._process = os.getpid()
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        draws = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
+        draws = may_draw(func) and kwargs.get("generator") is None
         if draws and os.getpid() == self._process:
             raise DrawError(
                 "draws from torch's default generator, which belongs to the model, that draws from "

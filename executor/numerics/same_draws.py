@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from executor.numerics.dispatch_mode import OpMode
+from executor.numerics.dispatch_mode import OpMode, may_draw
 from executor.numerics.rng import DrawError, Source
 from executor.numerics.values import tensors_of
 
@@ -28,7 +28,7 @@ class SameDraws(OpMode):
         self._part, self._next = (begin, count), 0
 
     def op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not may_draw(func):
             return func(*args, **kwargs)
         before = self._source.get()
         made = func(*args, **kwargs)
