@@ -84,7 +84,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
-    """The planner looks at a fortieth of the candidates and says less of its bounds: for tests of
+    """The planner looks at a thirtieth of the candidates and says less of its bounds: for tests of
     what a plan says and does, not of how good it is. Processes of their own search in full."""
     with searching(QUICK):
         yield

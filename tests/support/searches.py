@@ -11,16 +11,16 @@ from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
 
 QUICK = Limits(
-    search_ops=1_000,
+    search_ops=1_500,
     search_divisions=2,
-    search_guides=1,
+    search_guides=2,
     every_cut_points=3,
     bound_divisions=2,
     choice_works=100,
     timetable_parts=3_000,
 )
 TENTH = replace(QUICK, search_ops=4_500)  # where better plans are compared
-SHORT = replace(QUICK, search_ops=500)
+SHORT = replace(QUICK, search_ops=500, search_guides=1)
 ALONE = replace(SHORT, wide_gain=1)  # no gain is enough to search for several devices per task
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from support import gangs, synthetic
-from support.searches import QUICK, effort
+from support.searches import SHORT, effort
 
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
@@ -21,8 +21,6 @@ from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import Task
 
-FEW = replace(QUICK, search_ops=800)
-
 
 def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
     """Tasks of one shape, by other names and of other lengths."""
@@ -35,7 +33,7 @@ def asked(*names: str, budget: int = 6 << 20, batch: int = 2) -> Problem:
 def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     problem = asked("t", name)
     searches = Searches(problem)
-    searches.run(["t"], (), effort(FEW))
+    searches.run(["t"], (), effort(SHORT))
     (first,), (second,) = searches.ways
     strategy = replace(
         first.strategy, costs=TaskCosts(problem.tasks[1], first.strategy.costs.microbatch)
@@ -66,7 +64,7 @@ def test_shapes_are_searched_for_several_devices_once() -> None:
     problem = problem.alike(count=4)
     wide = [Wide("u", 0, devices) for devices in (2, 3, 4)]
     searches = Searches(problem, nothing)
-    searches.run(["t"], wide, effort(FEW))
+    searches.run(["t"], wide, effort(SHORT))
     first, second = searches.ways
     assert [one.program.devices for one in first] == [1, 4]
     assert second[1].program == renamed(first[1].program, "u")
@@ -79,11 +77,11 @@ def test_a_search_that_time_ended_is_not_complete() -> None:
     problem = asked("t", budget=24 << 20, batch=16).alike(count=4)
     for devices, late in ((2, False), (3, True), (4, False)):
         searches = Searches(problem, nothing)
-        searches.run(["t"], [Wide("t", 0, devices)], effort(FEW))
+        searches.run(["t"], [Wide("t", 0, devices)], effort(SHORT))
         assert searches.complete != late
     searches = Searches(problem, slow)
-    searches.run(["t"], (), effort(FEW))
-    searches.run((), [Wide("t", 0, 4)], replace(effort(FEW), deadline=time.monotonic() + 0.2))
+    searches.run(["t"], (), effort(SHORT))
+    searches.run((), [Wide("t", 0, 4)], replace(effort(SHORT), deadline=time.monotonic() + 0.2))
     assert [one.complete for one in searches.ways[0]] == [True, False]
     assert not searches.complete
 
@@ -91,7 +89,7 @@ def test_a_search_that_time_ended_is_not_complete() -> None:
 def test_two_processes_find_the_same_plan() -> None:
     tasks = [synthetic.task(f"t{i}", layers=3 + i, seed=i) for i in range(2)]
     problem = synthetic.problem(*tasks, usable_bytes=10 << 20, devices=2)
-    one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs, limits=FEW) for jobs in (1, 2))
+    one, two = (build(problem, profile_sha256="0" * 64, jobs=jobs, limits=SHORT) for jobs in (1, 2))
     assert pretty(structs.replace(one, provenance={})) == pretty(
         structs.replace(two, provenance={})
     )
