@@ -157,7 +157,7 @@ def check_eval_mode(
         parts = run(layers, few)
     if task.evaluate:
         with blamed(where), torch.no_grad(), no_draws(DRAWS):
-            ending = Ending(task.loss, task.evaluate.metrics)
+            ending = Ending(task.loss, task.evaluate.metrics, task.lengths is not None)
             ending.metrics_of(parts, Batch(few, first(found.targets, 2)))
     if task.loss is None:
         whole, parts = loss_in(whole), loss_in(parts)

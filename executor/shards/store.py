@@ -318,7 +318,7 @@ def _shards(
         Shard(
             layers[cut.first_layer : cut.end_layer],
             recipe,
-            Ending(task.loss, metrics) if k == last else None,
+            Ending(task.loss, metrics, task.lengths is not None) if k == last else None,
             task.precision,
             first=k == 0,
             tied=tied,

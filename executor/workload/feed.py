@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from math import fsum, nan
 
 from msgspec import structs
@@ -109,8 +109,12 @@ class Feed:
             if len(found) == self._count * size:
                 del self._parts[step]
                 parts = [found[k] for k in sorted(found)]
-                every = zip(*(own for _, _, own in parts), strict=True)
-                means = [mean_of(chain.from_iterable(rows)) for rows in every]
+                pairs = zip(*(own for _, _, own in parts), strict=True)
+                rows = [[*chain.from_iterable(row)] for row in pairs]
+                if rows and self._steps:
+                    *rows, counts = rows
+                    rows = [[*compress(row, counts)] for row in rows]
+                means = map(mean_of, rows)
                 known = dict(zip(self._metrics, means, strict=True))
                 self._on_loss(step, self._mean([part[:2] for part in parts]), known)
 
@@ -134,11 +138,11 @@ class Feed:
 
 
 def mean_of(numbers: Iterable[float]) -> float:
-    """The mean of numbers, the same in whatever order they come."""
+    """The mean of numbers, the same in whatever order they come; of none it is no number."""
     every = [*numbers]
     try:
         return fsum(every) / len(every)
-    except (ValueError, OverflowError):  # of infinities
+    except (ValueError, OverflowError, ZeroDivisionError):  # of infinities
         return nan
 
 

@@ -13,6 +13,9 @@ from executor.numerics import mapped, tensors_of
 Loss = Callable[[Any, Any], Tensor]
 
 
+IGNORED = -100  # the target that cross_entropy leaves out
+
+
 class Batch(NamedTuple):
     """A microbatch in memory; without targets where the model returns its loss itself."""
 
@@ -33,10 +36,11 @@ class Batch(NamedTuple):
 @dataclass(frozen=True)
 class Ending:
     """`loss` None: the last layer returns the loss, or something that holds it. metrics: of
-    evaluations, see `task.Evaluation`."""
+    evaluations, see `task.Evaluation`; by_token: of each token that has a target."""
 
     loss: Loss | None
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    by_token: bool = False
 
     def loss_of(self, outputs: Any, batch: Batch) -> Tensor:
         """The mean loss over a microbatch; WorkloadError when it is no scalar."""
@@ -45,8 +49,9 @@ class Ending:
         return _scalar(self.loss(outputs, mapped(lambda t: t.data, batch.targets)), "must return")
 
     def metrics_of(self, outputs: Any, batch: Batch) -> Tensor | None:
-        """A row of each metric's numbers for the samples of a microbatch; None without metrics.
-        WorkloadError names one that gives something else."""
+        """A row of each metric's numbers for the samples of a microbatch; by token a last row says
+        which of them count. None without metrics. WorkloadError names one that gives something
+        else."""
         given, rows = batch.inputs if self.loss is None else batch.targets, []
         for name, metric in self.metrics.items():
             try:
@@ -57,12 +62,25 @@ class Ending:
             if not plain or found.shape != (batch.size,):
                 kind = type(found).__name__
                 shown = f"a tensor of {list(found.shape)}" if isinstance(found, Tensor) else kind
+                one = "token" if self.by_token else "sample"
                 raise WorkloadError(
                     f"metric {name} gave {shown}; it must give a tensor of [{batch.size}], a "
-                    "number for each sample: the mean is taken over all batches"
+                    f"number for each {one}: the mean is taken over all batches"
                 )
             rows.append(found.detach().double())
+        if rows and self.by_token:
+            rows.append(_counted(batch).double())
         return torch.stack(rows) if rows else None
+
+
+def _counted(batch: Batch) -> Tensor:
+    """The tokens that have a target. WorkloadError where no target could be `IGNORED`."""
+    for target in tensors_of(batch.targets):
+        if target.dim() and target.dtype.is_signed and not target.is_floating_point():
+            return (target != IGNORED).reshape(len(target), -1).any(1)
+    raise WorkloadError(
+        f"metrics by token need targets of whole numbers, {IGNORED} where none is; leave them out"
+    )
 
 
 def loss_in(outputs: Any) -> Tensor:

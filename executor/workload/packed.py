@@ -18,10 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from executor.errors import RunError
 from executor.numerics import mapped, tensors_of
 from executor.workload.contents import weigh
-from executor.workload.loss import Batch
+from executor.workload.loss import IGNORED, Batch
 from executor.workload.task import Task
-
-IGNORED = -100  # the target that cross_entropy leaves out
 
 Form = tuple[Any, tuple[tuple[torch.dtype, torch.Size], ...]]  # of one token
 

@@ -40,8 +40,9 @@ class Evaluation:
     changes.
 
     metrics: functions by name, fn(outputs, targets), or fn(outputs, inputs) in a task without loss:
-    a number for each sample, as a tensor of [samples]. The mean over all samples is exact, so that
-    microbatches do not count.
+    a number for each sample, as a tensor of [samples], in a task with lengths for each token, of
+    which those count that have a target. The mean over all of them is exact, so that microbatches
+    do not count.
 
     A task with lengths has `lengths` here, too, and no batches: the tokens of every sample, all of
     which are evaluated each time. data(samples) gives them as the task's own data does. The loss is
@@ -207,12 +208,6 @@ def _rules_of_lengths(task: Task) -> Iterator[tuple[str, Any, bool, str]]:
     if (asked := task.evaluate) is not None:
         without = "left out in a task with lengths, which is evaluated on `lengths` samples"
         yield "evaluate.batches", asked.batches, asked.batches is None, without
-        yield (
-            "evaluate.metrics",
-            asked.metrics,
-            not asked.metrics,
-            "left out in a task with lengths",
-        )
         yield from _rules_of_samples("evaluate.", asked)
 
 

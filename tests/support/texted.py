@@ -2,6 +2,7 @@
 without Gantry that train it in the same steps."""
 
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -252,11 +253,12 @@ def _tokens(of: Sequence[int], row: Sequence[int], padded: bool, m: int) -> int:
 
 
 class Trained(NamedTuple):
-    """val_losses: of evaluations, by the steps done."""
+    """val_losses, metrics: of evaluations, by the steps done."""
 
     losses: list[float]
     params: dict[str, Tensor]
     val_losses: dict[int, float]
+    metrics: dict[int, dict[str, float]]
 
 
 Parts = Iterable[tuple[Tensor, Tensor, Tensor, Tensor]]  # tokens, positions, sequences, targets
@@ -274,6 +276,7 @@ def trained(
     model = task.model()  # type: ignore[operator]
     loop, losses = Loop(task, model, None), []
     val_losses: dict[int, float] = {}
+    metrics: dict[int, dict[str, float]] = {}
     assert task.loss
     for step in range(task.steps):
         total, whole = 0.0, _count(task, of(step))
@@ -283,15 +286,20 @@ def trained(
         losses.append(total)
         if (own := task.evaluate) and (step + 1) % own.every == 0:
             whole, total = _count(own, range(len(own.lengths))), 0.0
+            told: dict[str, list[float]] = {name: [] for name in own.metrics}
             model.eval()
             for tokens, positions, sequences, targets in judged():
                 with torch.no_grad():
                     out = model(tokens, positions, sequences)
                 total += float(task.loss(out, targets))
+                for name, metric in own.metrics.items():
+                    told[name] += metric(out, targets)[targets != -100].tolist()
             model.train()
             val_losses[step + 1] = total / whole
+            means = {name: sum(map(Fraction, own)) / len(own) for name, own in told.items()}
+            metrics[step + 1] = {name: float(mean) for name, mean in means.items()}
     params = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return Trained(losses, params, val_losses)
+    return Trained(losses, params, val_losses, metrics)
 
 
 def _count(task: Task | Evaluation, samples: Sequence[int]) -> float:

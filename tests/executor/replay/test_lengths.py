@@ -23,6 +23,7 @@ from support.texted import (
     MADE,
     MOST,
     SAMPLES,
+    VOCABULARY,
     Packed,
     Text,
     Trained,
@@ -38,9 +39,9 @@ from support.texted import (
 from torch import Tensor
 
 from executor import run
-from executor.errors import InterruptedRun, MismatchError, RunError
+from executor.errors import InterruptedRun, MismatchError, RunError, WorkloadError
 from executor.records import Options, Result
-from executor.workload import planned_shapes, steps_of
+from executor.workload import Batch, Ending, planned_shapes, steps_of
 from plans.order import Reached, rest
 from profiles.errors import FormatError
 
@@ -249,11 +250,28 @@ def with_held(made: Packed, **change: Any) -> Packed:
 
 
 def test_targets_that_are_left_out_do_not_count_in_an_evaluation() -> None:
-    """It is the mean over the others of all rounds."""
-    made = with_held(judged("pipeline", KINDS, RUNS), data=partial(masked, texts=held))
+    """Loss and metrics are means over the others of all rounds, those of metrics exact."""
+    made = judged("pipeline", KINDS, RUNS)
+    made = with_held(made, data=partial(masked, texts=held), metrics={"right": right})
     alone = partial(one_by_one, 0, lambda step: [*range(len(HELD))], partial(masked, texts=held))
-    expected = trained(made.task, one_by_one, judged=alone).val_losses
-    torch.testing.assert_close(ran(made).val_losses["a"], expected, rtol=1e-9, atol=0)
+    expected, found = trained(made.task, one_by_one, judged=alone), ran(made)
+    torch.testing.assert_close(found.val_losses["a"], expected.val_losses, rtol=1e-9, atol=0)
+    assert found.metrics["a"] == expected.metrics
+
+
+def right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each token whether it is the likeliest of the even ones or its successor."""
+    return (outputs[:, ::2].argmax(-1) - targets).abs() < VOCABULARY // 4
+
+
+def test_metrics_by_token_need_targets_that_say_which_count() -> None:
+    """And a number for each token; one line says what there is."""
+    batch = Batch(torch.zeros(4), torch.zeros(4))
+    ending = Ending(F.mse_loss, {"mean": lambda y, targets: y}, by_token=True)
+    with pytest.raises(WorkloadError, match="need targets of whole numbers, -100 where none"):
+        ending.metrics_of(batch.inputs, batch)
+    with pytest.raises(WorkloadError, match=r"metric mean gave a .* of \[4\], a number for each t"):
+        ending.metrics_of(torch.zeros(3), batch)
 
 
 @pytest.mark.usefixtures("heard")
