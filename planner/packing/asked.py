@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.inputs import DeviceGroup, Layout, costs_at
+from planner.inputs import DeviceGroup, Layout, OrderName, costs_at
 from planner.packing.packing import How
 from planner.packing.pipes import Curve
 from planner.packing.samples import Samples, counted
@@ -31,7 +31,7 @@ class LengthsTask:
     """lengths: the tokens of every sample. host_bytes: what the task may have there. done: steps
     that were trained before. few: the steps that are to be planned, where not all are. held_out:
     the tokens of the samples of each evaluation, if any. devices: so many at once. layout: the one
-    that is looked at, by default all; hows: the ways to pack that are.
+    that is looked at, by default all; hows: the ways to pack that are; order: that of passes.
     """
 
     task: Task
@@ -44,6 +44,7 @@ class LengthsTask:
     devices: int = 1
     layout: Layout | None = None
     hows: tuple[How, ...] = PACKINGS
+    order: OrderName = "auto"
 
     @cached_property
     def samples(self) -> Samples:

@@ -16,6 +16,7 @@ from planner.sequences.made import Made, lowered
 from planner.sequences.ways import (
     FINEST,
     CostedConfig,
+    as_asked,
     estimated,
     evenly,
     least_way,
@@ -76,7 +77,7 @@ class _Search:
         best: dict[tuple[Layout, How], Made] = {}
         for one in sorted(found, key=lambda made: made.us):
             best.setdefault((one.trial.way.layout, one.how), one)
-        for one in [*best.values()][:_REORDERED]:
+        for one in [*best.values()][: _REORDERED * (self.asked.order == "auto")]:
             again = (self._packed(trial, [one.how]) for trial in otherwise(one.trial))
             found += self._made([*chain.from_iterable(again)])
         return found
@@ -99,7 +100,8 @@ class _Search:
         device that those need which do not fit either."""
         found, needs = list[Made](), list[int]()
         for layout in self.layouts:
-            if trial := thrifty(self.asked, least_way(self.asked, layout), self.effort):
+            least = thrifty(self.asked, least_way(self.asked, layout), self.effort)
+            for trial in as_asked(least) if least else ():
                 made = lowered([(trial, self.few)], self.asked.hows[0], 1, self.effort)
                 needs += [made] if isinstance(made, int) else []
                 found += [] if isinstance(made, int) else made

@@ -43,6 +43,7 @@ def planned(
         devices=devices,
         layout=problem.layout,
         hows=_hows(problem, task),
+        order=problem.order,
     )
     one = best_by_lengths(asked, jobs, effort)
     found = InTurn([one.made])

@@ -55,8 +55,6 @@ def _wrong(problem: Problem, task: Task, policy: Policy) -> Iterator[str]:
             f"for which a --layout has equally many replicas of every stage; {problem.layout} "
             "has not"
         )
-    if problem.order != "auto":
-        yield "for which the order of passes is chosen; leave out --order"
     if task.lengths.why_not and problem.packing not in ("auto", "pad"):
         yield (
             f"of which --packing {problem.packing} puts several into a microbatch, but "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.inputs import Effort, Layout, side_by_side
+from planner.inputs import Effort, Layout, OrderName, side_by_side
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.packing import Array, Curve, How, LengthsTask, PipelineType, Pool, bucket, pack_step
 from planner.pipelines import ModeProgram, Passes, beside, mode_program
@@ -25,7 +25,15 @@ from planner.shards import TaskCosts, backward_us, forward_us
 from profiles.codec import ALIGNMENT
 
 _FIRST = Passes("1f1b")
-_OTHERS = (Passes("interleaved", 2), Passes("interleaved", 4), Passes("zero-bubble"))
+_LOOPED = tuple(Passes("interleaved", chunks) for chunks in (2, 4))
+_ORDERS: dict[OrderName, tuple[Passes, ...]] = {  # "auto": those that are tried beside the first
+    "auto": (*_LOOPED, Passes("zero-bubble")),
+    "1f1b": (_FIRST,),
+    "gpipe": (Passes("gpipe"),),
+    "interleaved": _LOOPED,
+    "zero-bubble": (Passes("zero-bubble"),),
+    "breadth": tuple(Passes("breadth", one.chunks) for one in _LOOPED),
+}
 _FEW = 6  # devices, of which all mixes are looked at
 FINEST = 4  # shards of a stage, at most
 _GOLDEN = 0.618  # multiples of it fill a run evenly
@@ -208,7 +216,7 @@ def estimated(
             return
         if trial := tried(asked, way, shards, effort):
             found = True
-            yield trial
+            yield from as_asked(trial)
 
 
 def tried(
@@ -230,11 +238,20 @@ def thrifty(
     return CostedConfig(asked, way, FINEST, found) if found else None
 
 
+def as_asked(trial: CostedConfig) -> Iterator[CostedConfig]:
+    """The way in the order that is asked for, where there are pipelines of several stages."""
+    if trial.asked.order == "auto" or trial.way.layout.depth == 1:
+        yield trial
+    else:
+        yield from otherwise(trial)
+
+
 def otherwise(trial: CostedConfig) -> Iterator[CostedConfig]:
-    """The same with passes in other orders, where there are pipelines of several stages."""
+    """The same with passes in other orders, or in that which is asked for, where there are
+    pipelines of several stages."""
     if trial.way.layout.depth == 1:
         return
-    for passes in _OTHERS:
+    for passes in _ORDERS[trial.asked.order]:
         if _program(trial.asked, trial.way, trial.pieces, passes):
             yield replace(trial, passes=passes)
 

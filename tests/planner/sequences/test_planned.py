@@ -159,7 +159,6 @@ def drawn(*draws: int | None) -> Problem:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (replace(problem(), order="gpipe"), "leave out --order"),
         (replace(problem(), layout=parse_layout("3,1")), "equally many replicas"),
         (drawn(256, 512, 1024, 4097), r"draws of layer 1 \(Block\) are no constant and so many"),
         (drawn(0, None, 0, 0), "draws of layer 1"),

@@ -14,7 +14,7 @@ from support.texts import text_task
 import plans
 from planner import Problem, build, show
 from planner.estimate import Spec, estimate
-from planner.inputs import parse_layout
+from planner.inputs import OrderName, parse_layout
 from planner.sequences import choose
 from planner.sequences.switching import assigned
 from planner.views import describe_alternatives
@@ -133,12 +133,12 @@ def test_a_microbatch_of_the_other_mix_is_refused(made: tuple[Plan, Path], tmp_p
 EVEN = np.random.default_rng(0).integers(500, 1_000, 64).astype(np.uint32)
 
 
-def built(folder: Path) -> Plan:
+def built(folder: Path, order: OrderName = "auto") -> Plan:
     """A pipeline of four stages with few microbatches, so that stages wait for one another."""
     profile = estimate(Spec("gpt2", "4090", 8, steps=4), lengths=EVEN)
     one = Problem.of(profile, devices=4, device_bytes=None, host_bytes=None)
     one = replace(one, layout=parse_layout("4x1"), packing="ffd", lengths={"gpt2": EVEN})
-    return texts.built(one, folder, seconds=600)
+    return texts.built(replace(one, order=order), folder, seconds=600)
 
 
 def orders(plan: Plan) -> list[str]:
@@ -157,3 +157,9 @@ def test_passes_in_another_order_are_taken_where_steps_are_shorter(
     alone = built(tmp_path)
     assert {*orders(alone)} == {"1f1b"}
     assert plan.prediction.makespan_us < 0.95 * alone.prediction.makespan_us
+
+
+@pytest.mark.parametrize("order", ["gpipe", "interleaved", "breadth"])
+def test_passes_come_in_the_order_that_is_asked_for(order: OrderName, tmp_path: Path) -> None:
+    """In no other."""
+    assert {*orders(built(tmp_path, order))} == {order}
