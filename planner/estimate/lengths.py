@@ -71,8 +71,8 @@ def by_tokens(task: Task, lengths: Lengths) -> Task:
 
 def step_us(layers: Sequence[Layer], lengths: Lengths, batch: int) -> list[int]:
     """The times of a mean step's forwards and of its backwards, all its sequences together."""
-    own = lengths.astype(np.float64)
-    tokens, squares = (round(float(x.mean()) * batch) for x in (own, own * own))
+    sums = lengths.sum(dtype=np.float64), np.einsum("i,i", lengths, lengths, dtype=np.float64)
+    tokens, squares = (round(float(one) / len(lengths) * batch) for one in sums)
     curves = [curve for one in layers for curve in curves_of(one.costs)]
     return [
         sum(us(curve, tokens, squares) for curve in curves if curve.op == op)
