@@ -124,7 +124,7 @@ def test_a_killed_run_goes_on(profiled: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PAUSE", "0.05")
     process = started(["-m", "executor", "run", first, "-o", "x"], Path("said"))
     while process.is_alive() and not kept("x", 2):
-        time.sleep(0.01)
+        time.sleep(0.04)
     process.kill()
     assert ended(process) == -signal.SIGKILL
     monkeypatch.delenv("PAUSE")

@@ -47,13 +47,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
         sizes = ("--microbatch", 4, "--segment-steps", 5)
         succeeded(planner_cli("build", "profile.json", "-o", "plan.json", *sizes))
         process = started(["-m", "executor", "run", "plan.json", "-o", "x"], Path("said"))
-        log, workers = Path("x", runlog.LOG), list[int]()
-        while process.is_alive():
-            workers = workers_of(process.pid or 0) or workers
-            kept = runlog.load(log).checkpoints if log.exists() else ()
-            if {one.task for one in kept if one.step >= 5} == {"slow", "ahead"}:
-                break
-            time.sleep(0.01)
+        log, kept = Path("x", runlog.LOG), set[str]()
+        while process.is_alive() and kept != {"slow", "ahead"}:
+            time.sleep(0.05)  # a look takes long where there are many processes
+            lines = runlog.load(log).checkpoints if log.exists() else ()
+            kept = {one.task for one in lines if one.step >= 5}
+        workers = workers_of(process.pid or 0)
         process.kill()
         assert ended(process) == -signal.SIGKILL, Path("said").read_text()
     return folder, workers

@@ -143,7 +143,7 @@ def test_a_killed_run_goes_on() -> None:
     for number, until in enumerate((15, 25)):
         process = started(["-m", "executor", "run", "first.json", "-o", "x"], Path("said"))
         while process.is_alive() and not _past("x", until):
-            time.sleep(0.01)
+            time.sleep(0.04)
         process.kill()
         assert ended(process) == -signal.SIGKILL
         said = Path("said").read_text()

@@ -120,7 +120,7 @@ def test_a_killed_sweep_goes_on() -> None:
             ["-m", "executor", "tune", "work.py:sweep", *MACHINE, *ONE, "-o", "x"], Path("said")
         )
         while process.is_alive() and not _begun(rung):
-            time.sleep(0.01)
+            time.sleep(0.03)
         process.kill()
         assert ended(process) == -signal.SIGKILL, Path("said").read_text()
     found, whole = tuned("work.py:sweep", *ONE), tuned("work.py:sweep", *ONE, folder="y")
