@@ -128,11 +128,12 @@ def gang(plan: Plan, program: Program) -> list[str]:
 
 
 def _least(plan: Plan, program: Program) -> str:
-    """The bound on rounds of a program's stages and microbatches, where it is known, and the gap
-    to it: what is left of the plan's gap is that of the layout."""
-    taken = (one for one in plan.solver.alternatives if one.task in program.tasks)
+    """The bound on rounds that train with a program's stages and microbatches, where it is known,
+    and the gap to it: what is left of the plan's gap is that of the layout."""
+    known = not (program.evaluates or program.tokens)
+    taken = (one for one in plan.solver.alternatives if known and one.task in program.tasks)
     for one in taken:
-        if one.devices == program.devices and not one.why_not and not program.tokens:
+        if one.devices == program.devices and not one.why_not:
             gap = 1 - one.bound_us / max(program.period_us, 1)
             return f"; of this layout at least {show_us(one.bound_us)}, gap {gap:.1%}"
     return ""

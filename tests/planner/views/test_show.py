@@ -16,6 +16,7 @@ from planner import Infeasible, Problem, build
 from planner.views import describe_alternatives, layout_words, stages, summary
 from planner.views.compare import compare
 from planner.views.compare_table import table
+from planner.views.devices import gang
 from planner.views.focus import focus
 from planner.views.layout import Stage, layout
 from planner.views.show import describe
@@ -154,6 +155,14 @@ def test_rounds_that_evaluate_count_their_forwards() -> None:
     forwards = tuple(op for op in program.round if ".F" in op.id)
     told = replace(program, round=forwards, evaluates=True)
     assert [stage.microbatches for stage in stages(told, "a")] == [(4, 4), (8,)]
+
+
+def test_rounds_that_evaluate_have_no_bound_of_those_that_train() -> None:
+    """They are shorter, and would lie below it."""
+    plan = tried()
+    (program,) = plan.programs
+    assert "of this layout at least" in gang(plan, program)[0]
+    assert "of this layout at least" not in gang(plan, replace(program, evaluates=True))[0]
 
 
 def test_shards_with_other_shares_on_the_same_devices_are_one_stage_of_a_layout() -> None:
