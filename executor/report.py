@@ -87,7 +87,9 @@ def paged(plan: Path, folder: Path, page: Path | None) -> Iterator[None]:
         yield
         return
     words = [sys.executable, "-m", "planner", "report", *map(str, (plan, folder, "-o", page))]
-    with subprocess.Popen([*words, "--follow"], stdin=subprocess.PIPE) as writer:
+    with subprocess.Popen(
+        ["nice", "-n", "19", *words, "--follow"], stdin=subprocess.PIPE
+    ) as writer:
         yield  # then its input ends, however this process does
     if writer.returncode:
         console.note(f"{page}: was not written; the line above says why")

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import select
 import signal
 import sys
@@ -45,7 +44,6 @@ from profiles.lengths import held_out
 from profiles.units import parse_us, show_us
 
 _APART_S, _SPARED = 5.0, 100  # between pages, at least; and so many times the work of one
-_NICE = 19
 
 
 def check_plan(options: argparse.Namespace) -> int:
@@ -249,7 +247,6 @@ def _follow(write: Callable[..., None]) -> None:
     """Write now and then, once there is something, until standard input ends: Ctrl-C is for the
     process at its other end, which may take a while to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICE)
     wait_s = 0.0
     while not select.select([sys.stdin], [], [], wait_s)[0]:
         begun_s = time.process_time()
