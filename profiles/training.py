@@ -86,7 +86,7 @@ def _made(folder: Path, asked: dict[str, Words]) -> int:
         with TemporaryDirectory(prefix=".plan-", dir=folder) as own:
             made = Path(own, plan.name)
             words = ["build", str(profile), *asked["build"], "-o", str(made)]
-            if code := _run("planner", words):
+            if code := _run("planner", words, (str(made), str(plan))):
                 return code
             for file in sorted(made.parent.iterdir(), key=made.__eq__):  # tables first
                 file.replace(folder / file.name)
@@ -116,7 +116,10 @@ def _inputs(profile: Path) -> dict[str, str]:
     return {"profile": file_sha256(profile)}
 
 
-def _run(package: str, words: Words) -> int:
-    """The exit code of a command. Its results are progress here, and so go to stderr."""
-    done = subprocess.run([sys.executable, "-m", package, *words], stdout=2)
+def _run(package: str, words: Words, named: tuple[str, str] = ("", "")) -> int:
+    """The exit code of a command. Its results are progress here, and so go to stderr; named: a file
+    that they tell of, and what they call it."""
+    command = [sys.executable, "-m", package, *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print(done.stdout.replace(*named) if named[0] else done.stdout, end="", file=sys.stderr)
     return done.returncode if done.returncode >= 0 else 128 - done.returncode

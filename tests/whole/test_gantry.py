@@ -53,7 +53,7 @@ def within(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cli = {"planner": planner_cli, "executor": executor_cli}[command[2]]
         answer = cli(*command[3:])
         print(answer.err, file=sys.stderr)
-        return SimpleNamespace(returncode=answer.code)
+        return SimpleNamespace(returncode=answer.code, stdout=answer.out)
 
     monkeypatch.setattr(subprocess, "run", run)
     Path("work.py").write_text(WORK)
@@ -144,7 +144,9 @@ def test_steps_whose_files_do_are_left_out() -> None:
         succeeded(trained("--overwrite", *options))
         return [path.read_bytes() != data for path, data in zip(files, before, strict=True)]
 
-    assert json.loads(succeeded(trained("--json")).out)
+    answer = succeeded(trained("--json"))
+    assert json.loads(answer.out)
+    assert "wrote x/plan.json in" in answer.err
     assert again() == [False, False]
     assert again("--microbatch", 1) == [False, True]
     Path("work.py").write_text(WORK.replace("40)", "41)"))
