@@ -4,6 +4,7 @@ Models are built on the meta device, so their size does not matter. What is not 
 no cut is proven; values that a model's code goes by; memory within kernels; casts of autocast.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from hashlib import sha256
@@ -55,6 +56,9 @@ def _seen(task: Task, ref: str, said: str) -> tuple[schema.Task, int, tuple[Work
         chain = chain_of(model, batch.inputs, task.loss is not None, task.precision)
         sizes = [n for n in microbatch_sizes(batch.size) if chain.batch in (None, n)]
         runs = _runs_by_size(task, model, chain, batch, sizes)
+    if chain.how == "whole":
+        why = "`python -m executor profile --explain` may see more where it can run"
+        print(f"note: task {task.name}: its shapes show one layer; {why}", file=sys.stderr)
     layers, works = [], []
     for index, state in enumerate(_states(task, chain.layers, moments)):
         own = {n: several[index] for n, several in runs.items()}

@@ -21,8 +21,12 @@ _DTYPE: dict[Precision, Dtype] = {"bf16-autocast": "bf16", "bf16": "bf16", "fp16
 def works_of(ref: str) -> Works:
     """The works of the workload `ref`; FormatError, in its words, where the other process fails."""
     done = subprocess.run([sys.executable, "-m", "executor.shapes", ref], capture_output=True)
+    said = done.stderr.decode(errors="replace").strip()
+    for line in said.splitlines():
+        if line.startswith("note: "):
+            print(line, file=sys.stderr)
     if done.returncode:
-        why = done.stderr.decode(errors="replace").strip().rpartition("error: ")[2]
+        why = said.rpartition("error: ")[2]
         raise FormatError(why or f"{ref}: the process that looked at it was killed")
     return decode(done.stdout)
 

@@ -16,6 +16,7 @@ from torch.optim import SGD, AdamW
 import profiles
 from executor import Task
 from executor.shapes import works_of
+from executor.shapes.works import _seen
 from planner.estimate import Spec, estimate, estimate_own
 from planner.estimate.kernels import Size
 from planner.estimate.layers import chain
@@ -122,6 +123,17 @@ def test_shapes_say_what_the_profiler_measures(tmp_path: Path) -> None:
                 assert (own.in_bytes, own.out_bytes) == (cost.in_bytes, cost.out_bytes)
     first, second = works.tasks
     assert len({first.base, second.base, None}) == 3  # in other numbers
+
+
+def test_a_model_whose_layers_are_not_seen_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """And a note says so."""
+
+    def data(step: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(4, 16), torch.zeros(4, 16)
+
+    task = Task("w", partial(nn.Linear, 16, 16), data, F.mse_loss, AdamW, steps=1)
+    assert len(_seen(task, "x", "y")[0].layers) == 1
+    assert "note: task w: its shapes show one layer; " in capsys.readouterr().err
 
 
 def odd() -> list[Task]:
