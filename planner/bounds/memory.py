@@ -130,7 +130,7 @@ def all_round(frame: Frame) -> None:
         for i in every:
             _in_flight(frame, i)
     if terms.plan and terms.offload:  # for two microbatches of two shards
-        largest = max(amount(shape, "offload_bytes") for shape in frame.shapes)
+        largest = max((amount(shape, "offload_bytes") for shape in frame.shapes[:-1]), default=0.0)
         row.append((2 * min(2, terms.microbatches) * largest, ONE))
     frame.use("slab", range(frame.windows), [(1, frame.named(row))])
 

@@ -60,6 +60,7 @@ from planner.bounds.rows import (
 )
 from planner.bounds.solver import Linear, Status
 from planner.inputs import Effort
+from planner.shards import ShardCost
 
 _KEPT = 32  # programs that stay in the solver
 
@@ -90,8 +91,7 @@ class Phases:
             for one_group in (parameters, states, aside, graphs, waiting):
                 one_group(frame, g)
         self.sums = [] if terms.plan else sums_of_cuts(frame)
-        if terms.plan:
-            _ways_round(frame)
+        _ways_round(frame)
         _windows(frame)
         self.host = range(len(frame.rows), len(frame.rows) + frame.windows)
         for row in frame.used["host_bytes"]:
@@ -153,16 +153,37 @@ def _windows(frame: Frame) -> None:
 
 
 def _ways_round(frame: Frame) -> None:
-    """From F of shard k up and down to its B, through the host, to its F in the next round."""
-    links, above = frame.terms.links, Row()
+    """From F of shard k up and down to its B, through the host, to its F in the next round.
+
+    period >= compute of the items from k on + gradients out + update + parameters in, where the
+    host updates k; parameters out and in, where the device does and they move. Of parts of items
+    this is true as well: with none of it k computes within the period, with all of it the rest is
+    behind that.
+    """
+    above = Row()
     whole: Row = [(-1, us) for us in frame.us]
     for i, shape in reversed(list(enumerate(frame.shapes))):
         here = [*_up_us(frame, i), *_turn_us(frame, i), *_down_us(frame, i)]
         above = [(1, frame.named([*above, *here]))]
-        way = links.spill_us(shape.grad_bytes) + shape.update_host_us
-        way += links.prefetch_us(shape.param_bytes)
         if shape.grad_bytes:
-            frame.at_most([*above, *frame.ways(i, way / MS, "host"), *whole])
+            host, device = _ways_us(frame.terms, shape)
+            ways = frame.ways(i, host / MS, "host")
+            ways += frame.ways(i, device / MS, "device-streamed", "kept", "streamed")
+            norms = sum(one.norm_us for one in frame.shapes[i:])
+            frame.at_most([*above, *ways, *whole], norms / MS)
+
+
+def _ways_us(terms: Terms, shape: ShardCost) -> tuple[float, float]:
+    """µs from the last backward of a shard to its next forward, updated on the host or, with
+    parameters that move, on the device."""
+    links = terms.links
+    if terms.plan:
+        into = links.prefetch_us(shape.param_bytes)
+        host, device = links.spill_us(shape.grad_bytes), links.spill_us(shape.param_out_bytes)
+        return host + shape.update_host_us + into, device + into
+    into_us = shape.param_bytes * 1e6 / terms.h2d
+    out_us = [size * 1e6 / terms.d2h for size in (shape.grad_bytes, shape.param_out_bytes)]
+    return out_us[0] + shape.update_host_us + into_us, out_us[1] + into_us
 
 
 def _compute(frame: Frame, w: int) -> Row:

@@ -144,6 +144,21 @@ def test_with_room_for_all_the_bound_is_reached() -> None:
     assert 0.95 * best.period_us < bound <= best.period_us
 
 
+def test_what_the_host_updates_goes_through_it_between_two_forwards() -> None:
+    """Where the host has to update all layers, the bound has room for the first one's way."""
+    case = small(0, 3)
+    costs, links = microbatch_costs(case.task)[0], case.links
+    items = tuple(pairwise(cut_points(case.task)))
+    terms = Terms(costs, items, links.best_h2d, links.best_d2h, 1 << 40, links)
+    fixed = (Mode("kept", activations="saved"),) * 2 + (Mode("kept"),)
+    part = PlanSubset(2, 2, 0, 1 << 40, fixed)
+    found = Phases(terms, 12).solve(part, terms, 60.0, 0, near=False)
+    layer = case.task.layers[0]
+    way_us = layer.update_host.median_us + layer.grad_bytes * 1e6 / links.best_d2h
+    assert found
+    assert found.period_us + 2 >= costs.least_us + way_us + layer.param_bytes * 1e6 / links.best_h2d
+
+
 def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
     """The bound over phases is the least of the sizes that a plan may have."""
     case = small(2, 3)
