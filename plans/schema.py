@@ -98,6 +98,9 @@ class Op(Struct, frozen=True):
         return parse_stream(self.stream)
 
 
+Activations = Literal["recompute", "saved", "offload"]
+
+
 class Shard(Struct, frozen=True):
     """Layers first_layer .. end_layer-1, moved and run as one.
 
@@ -105,7 +108,8 @@ class Shard(Struct, frozen=True):
     activations: what happens between its forward and its backward. "recompute": nothing but the
     boundary is kept. "saved": the graph stays, `saved_bytes` per microbatch, in the reserve.
     "offload": what backward needs is packed into a buffer of `saved_bytes` (role "saved") that
-    may go to the host and back.
+    may go to the host and back. recomputed: microbatches of an offloading shard that pack nothing
+    but are recomputed, ascending.
     update: on the host; on the device with state that stays there; or on the device with state
     that comes and goes.
     in_bytes is the boundary before the shard for one microbatch (0 for the first shard);
@@ -121,7 +125,7 @@ class Shard(Struct, frozen=True):
     first_layer: Count
     end_layer: Positive
     resident: bool
-    activations: Literal["recompute", "saved", "offload"]
+    activations: Activations
     update: Literal["host", "device", "device-streamed"]
     param_bytes: Count
     grad_bytes: Count
@@ -132,6 +136,11 @@ class Shard(Struct, frozen=True):
     cast: bool = False
     left_bytes: Count = 0
     base_bytes: Count = 0
+    recomputed: tuple[Count, ...] = ()
+
+    def keeps(self, microbatch: int) -> Activations:
+        """The activations of one microbatch."""
+        return "recompute" if microbatch in self.recomputed else self.activations
 
 
 class Lengths(Struct, frozen=True):

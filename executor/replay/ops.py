@@ -74,8 +74,8 @@ class Work:
 
     @property
     def activations(self) -> str:
-        """The way in which the op's shard keeps activations for its backward."""
-        return self.task.plan.shards[self.name.number].activations
+        """The way in which the op's shard keeps a microbatch's activations for its backward."""
+        return self.task.plan.shards[self.name.number].keeps(self.name.index)
 
     def source(self, role: str) -> Tensor:
         """The bytes that play `role`; none when the value is empty."""

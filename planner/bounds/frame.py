@@ -188,16 +188,19 @@ class Frame:
         """The bounds of an item whose mode is known."""
         item, inside, last = self.items[i], i >= part.low, i == len(self.items) - 1
         saved = mode.activations == "saved"
-        known = {
+        packed = (
+            1 - mode.recomputed / self.terms.microbatches if mode.activations == "offload" else 0
+        )
+        known: dict[int, float] = {
             item.spilled: mode.spilled,
             item.saved: saved and not inside,
-            item.packed: mode.activations == "offload",
+            item.packed: packed,
             item.again: inside and not (last or saved),
             item.once: inside and (last or saved),
         }
         if self.moves(i):
             known |= {column: held == mode.held for held, column in item.held.items()}
-        return {column: _ALL if yes else _NONE for column, yes in known.items()}
+        return {column: (float(part), float(part)) for column, part in known.items()}
 
     def weights(self, values: list[float]) -> tuple[Weights, ...]:
         """The weights of every item in a solution."""

@@ -129,9 +129,9 @@ def all_round(frame: Frame) -> None:
         row += [(1, frame.into), (1, frame.out)]
         for i in every:
             _in_flight(frame, i)
-    if terms.plan and terms.offload:  # for two microbatches of two shards
+    if terms.plan and terms.offload:  # for two microbatches
         largest = max((amount(shape, "offload_bytes") for shape in frame.shapes[:-1]), default=0.0)
-        row.append((2 * min(2, terms.microbatches) * largest, ONE))
+        row.append((min(2, terms.microbatches) * largest, ONE))
     frame.use("slab", range(frame.windows), [(1, frame.named(row))])
 
 

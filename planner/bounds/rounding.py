@@ -5,7 +5,7 @@ any stretch of shards stay close to the solution's. What the solution was not su
 again, with what it was sure of given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,23 +25,37 @@ def rounded(guide: Solution, groups: int, effort: Effort, *, even: bool) -> Stra
     even: what is done in a group of items is spread evenly over them. The program does not care,
     but copies that come at once wait for each other.
     """
-    modes, sure = _modes(_evened(guide, groups) if even else guide)
+    modes, sure = _modes(_evened(guide, groups) if even else guide, groups)
     if not all(sure):
         fixed = tuple(m if s else None for m, s in zip(modes, sure, strict=True))
         closer = replace(guide, part=replace(guide.part, fixed=fixed))
         guide = again(closer, guide.terms, groups, effort) or guide
-    modes, _ = _modes(guide)
+    modes, _ = _modes(guide, groups)
     items = guide.terms.items
     cuts = (*(first for first, _ in items), items[-1][1])
     return Strategy(guide.terms.costs, cuts, modes, _block(guide), lumped=True)
 
 
-def _evened(guide: Solution, groups: int) -> Solution:
-    weights = list(guide.weights)
+def _packed(guide: Solution, groups: int) -> list[float]:
+    """How much of every item packs: in a group as much of each, so that copies go all the time."""
+    packed = [w.packed for w in guide.weights]
+    for members in _alike(guide, groups):
+        for i in members:
+            packed[i] = sum(guide.weights[j].packed for j in members) / len(members)
+    return packed
+
+
+def _alike(guide: Solution, groups: int) -> Iterable[list[int]]:
+    """Items of one group, below the block or in it."""
     alike: dict[tuple[int, bool], list[int]] = {}
     for i, group in enumerate(grouped(guide.terms.shapes, groups)):
         alike.setdefault((group, i >= _block(guide)), []).append(i)
-    for members in alike.values():
+    return alike.values()
+
+
+def _evened(guide: Solution, groups: int) -> Solution:
+    weights = list(guide.weights)
+    for members in _alike(guide, groups):
         of, count = [weights[i] for i in members], len(members)
         mean = Weights(
             {h: sum(w.held.get(h, 0.0) for w in of) / count for h in HELD},
@@ -62,14 +76,15 @@ def _block(guide: Solution) -> int:
     return next((i for i in range(low, high) if weights[i].block >= _SURE), high)
 
 
-def _modes(guide: Solution) -> tuple[tuple[Mode, ...], list[bool]]:
+def _modes(guide: Solution, groups: int) -> tuple[tuple[Mode, ...], list[bool]]:
     """Modes for all shards, and which of them the solution has for the larger part."""
     block, last = _block(guide), len(guide.terms.items) - 1
     owed_held = dict.fromkeys(HELD, 0.0)
-    owed_acts: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0, "offload": 0.0}
+    owed_acts: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0}
     owed_once: dict[Activations, float] = {"recompute": 0.0, "saved": 0.0}
-    owed_spill = 0.0
+    owed_spill, owed_packed, count = 0.0, 0.0, guide.terms.microbatches  # microbatches that pack
     modes, sure = [], []
+    packing = _packed(guide, groups)
     for i, (shard, w) in enumerate(zip(guide.terms.shapes, guide.weights, strict=True)):
         held = _most(owed_held, w.held, shard.param_bytes)
         place = Place(not i, i == last, block <= i < last and guide.terms.microbatches > 1)
@@ -81,13 +96,19 @@ def _modes(guide: Solution) -> tuple[tuple[Mode, ...], list[bool]]:
             shares = {"saved": w.once, "recompute": 1 - w.once}
             act = _most(owed_once, shares, shard.forward_us)
         else:
-            shares = {"saved": w.saved, "offload": w.packed, "recompute": 1 - w.saved - w.packed}
+            shares = {"saved": w.saved, "recompute": 1 - w.saved}
             barred: Sequence[Activations] = ("saved",) if held[0] == "streamed" else ()
             act = _most(owed_acts, shares, shard.forward_us, barred)
+            owed_packed += count * packing[i]
         owed_spill += w.spilled
         spilled = owed_spill >= 0.5 and act != "saved"
         owed_spill -= spilled
-        modes.append(nearest_mode(shard, Mode(held[0], held[1], act, spilled), place))
+        mode = Mode(held[0], held[1], act, spilled)
+        packed = min(count, round(owed_packed)) if act == "recompute" and shard.offload_bytes else 0
+        if packed > 0 and not (place.last or place.block):
+            owed_packed -= packed
+            mode = replace(mode, activations="offload", recomputed=count - packed)
+        modes.append(nearest_mode(shard, mode, place))
         parts = w.held.get(held, 0.0), shares[act], w.spilled if spilled else 1 - w.spilled
         sure.append(min(parts) >= _SURE and modes[-1].held == held)
     return tuple(modes), sure

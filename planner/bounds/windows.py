@@ -156,9 +156,9 @@ def _ways_round(frame: Frame) -> None:
     """From F of shard k up and down to its B, through the host, to its F in the next round.
 
     period >= compute of the items from k on + gradients out + update + parameters in, where the
-    host updates k; parameters out and in, where the device does and they move. Of parts of items
-    this is true as well: with none of it k computes within the period, with all of it the rest is
-    behind that.
+    host updates k; in a bound also parameters out and in, where the device does and they move. Of
+    parts of items this is true as well: with none of it k computes within the period, with all of
+    it the rest is behind that.
     """
     above = Row()
     whole: Row = [(-1, us) for us in frame.us]
@@ -178,9 +178,8 @@ def _ways_us(terms: Terms, shape: ShardCost) -> tuple[float, float]:
     parameters that move, on the device."""
     links = terms.links
     if terms.plan:
-        into = links.prefetch_us(shape.param_bytes)
-        host, device = links.spill_us(shape.grad_bytes), links.spill_us(shape.param_out_bytes)
-        return host + shape.update_host_us + into, device + into
+        copies = links.spill_us(shape.grad_bytes) + links.prefetch_us(shape.param_bytes)
+        return copies + shape.update_host_us, 0
     into_us = shape.param_bytes * 1e6 / terms.h2d
     out_us = [size * 1e6 / terms.d2h for size in (shape.grad_bytes, shape.param_out_bytes)]
     return out_us[0] + shape.update_host_us + into_us, out_us[1] + into_us

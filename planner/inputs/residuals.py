@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from planner.inputs.corrections import MOST, PPM, Corrections, Direction, LinkRatio, What
-from plans.ops import Lane
+from plans.ops import Lane, OpName
 from plans.runlog import RunLog
 from plans.schema import Plan, Shard
 from plans.timing import OpBar
@@ -39,7 +39,7 @@ def residuals(plan: Plan, log: RunLog, *, plan_sha256: str, log_sha256: str) -> 
         # Layers do less in eval mode, and no loss was measured by itself.
         elif name.kind in "FBU" and not program.evaluates:
             shard = shards[name.task][name.number]
-            what = _timed(name.kind, shard, one.lane)
+            what = _timed(name, shard, one.lane)
             for layer in range(shard.first_layer, shard.end_layer):
                 ratios = times.setdefault((name.task, what, layer), [])
                 ratios.append(one.us / one.predicted_us)
@@ -71,15 +71,15 @@ def _direction(plan: Plan, one: OpBar, spaces: dict[str, str]) -> Direction:
     return _DIRECTIONS[one.lane]
 
 
-def _timed(kind: str, shard: Shard, lane: Lane) -> What:
+def _timed(name: OpName, shard: Shard, lane: Lane) -> What:
     """The time of the profile that an F, B or U of this shard showed.
 
     The last shard's activations are always recomputed: its B runs forward and backward at once.
     """
-    again = shard.activations == "recompute"
-    if kind == "F":
+    again = shard.keeps(name.index) == "recompute"
+    if name.kind == "F":
         return "forward" if again else "recompute"
-    if kind == "B":
+    if name.kind == "B":
         return "recompute_backward" if again else "backward"
     return "update_device" if lane is Lane.COMPUTE else "update_host"
 

@@ -12,6 +12,7 @@ later ones have come, which wait for its update then.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -21,7 +22,7 @@ from msgspec import structs
 
 from planner.lowering.walk import walked
 from planner.rounds import Ledger, Life, Slab, buffers_of, stretched
-from planner.shards import Planned, Strategy, Value, extent, pack
+from planner.shards import Out, Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
 from profiles.codec import align
 
@@ -124,6 +125,7 @@ class _Waiting:
 
     def __init__(self, strategy: Strategy) -> None:
         walk = walked(strategy)
+        self.strategy = strategy
         self.costs, self.parts, self.count = strategy.costs, strategy.parts, walk.lives.count[0]
         out = {(v.number, v.role): v.out for v in walk.values[0] if v.out}
         waits = [(role, k, out[k, role]) for k, role in sorted(out, key=itemgetter(0))]
@@ -132,18 +134,29 @@ class _Waiting:
 
     def values(self, grads: int = 0) -> list[Value]:
         """All that waits, for as long as costs nobody anything; or so many gradients at a time."""
-        count = self.costs.microbatches
         every = [self._gradient(place, grads) for place in range(len(self.grads))]
         for role, k, out in self.aside:
-            size = count * align(out.bytes // count)
-            name = f"{'x' if role == 'x' else 'a'}{k}" + ".0" * (self.parts == 1)
-            value = self._hosted(name, role, k, size, out.made, out.again)
-            every.append(value._replace(parts=self.parts))
+            every += self._aside(role, k, out)
         norms = align(self.costs.task.norm_bytes)
         if self.grads and norms:
             name = f"{self.costs.task.name}.norm"
             every.append(Value(name, norms, 0, self.count - 1, space="host"))
         return every
+
+    def _aside(self, role: Role, k: int, out: Out) -> Iterator[Value]:
+        """Microbatches' boundaries, or what they packed; all of them, or those that do."""
+        count, name = self.costs.microbatches, f"{'x' if role == 'x' else 'a'}{k}"
+        if role == "x" or not self.strategy.modes[k].recomputed:
+            size = count * align(out.bytes // count)
+            value = self._hosted(
+                name + ".0" * (self.parts == 1), role, k, size, out.made, out.again
+            )
+            yield value._replace(parts=self.parts)
+            return
+        packed = [m for m in range(count) if self.strategy.mode(k, m).activations == "offload"]
+        for m in packed:
+            size = align(out.bytes // len(packed))
+            yield self._hosted(f"{name}.{m}", role, k, size, out.made, out.again)
 
     def _gradient(self, place: int, grads: int) -> Value:
         """A gradient, until its shard computes again, when the update is long over."""

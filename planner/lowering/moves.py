@@ -72,7 +72,10 @@ class Moves:
         """Boundaries and packed activations go microbatch by microbatch, and come back so."""
         costs, shard = self.strategy.costs, self.strategy.shards[own[0].number]
         one = shard.in_bytes if own[0].role == "x" else shard.offload_bytes or 0
-        size, went, came = costs.microbatches * one, own[0], own[-1]
+        count = costs.microbatches
+        if own[0].role == "saved":
+            count -= self.strategy.modes[own[0].number].recomputed
+        size, went, came = count * one, own[0], own[-1]
         into = Into(came.first, size, went.last + 1, went.name, steady=True)
         out, back = Out(went.first, came.first, size, steady=True), came.name.split(".")[0]
         return [

@@ -45,7 +45,7 @@ def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> 
             ways = [("F", j) for j in up] + [("B", j) for j in (*up, strategy.last)]
         case _:
             ways = [(kind, k)]
-    return turn.each * sum(pass_us(strategy.cost(j, m), strategy.modes[j], p) for p, j in ways)
+    return turn.each * sum(pass_us(strategy.cost(j, m), strategy.mode(j, m), p) for p, j in ways)
 
 
 def device_turns(s: Strategy) -> list[Turn]:

@@ -229,7 +229,7 @@ class Walk:
         over = split or self.strategy.evaluates
         if k and (over or where[k - 1, m] != device):
             self.lives.give(device, self._down("x", k, m), m, int(not over))
-        if self.strategy.modes[k].activations == "offload":
+        if self.strategy.mode(k, m).activations == "offload":
             self.lives.give(device, self._down("a", k, m), m)
         if k in (0, last) and not self.batches:
             self.used[device, m] += 1
@@ -248,7 +248,7 @@ class Walk:
         items = [self._down("x", k, m) if down else self._boundary("x", k, m)] if k else []
         if k in (0, self.strategy.last):
             items.append(self._batch_of(m))
-        if down and self.strategy.modes[k].activations == "offload":
+        if down and self.strategy.mode(k, m).activations == "offload":
             items.append(self._down("a", k, m))
         for item in items:
             if name := self.lives.find(device, item, m):
@@ -283,7 +283,7 @@ class Walk:
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:
         """The items that wait on the host from a forward to its backward."""
-        mode = self.strategy.modes[k]
+        mode = self.strategy.mode(k, m)
         if mode.spilled:
             yield self._boundary("x", k, m)
         if mode.activations == "offload":

@@ -17,6 +17,7 @@ from planner.shards import (
     DEVICE,
     Links,
     MicrobatchCost,
+    Mode,
     Planned,
     ShardCost,
     backward_us,
@@ -206,10 +207,14 @@ class Emitter:
         shards = self.each[turn.number].shards if self.each else self.shards
         return shards[turn.shard]
 
+    def _mode(self, turn: Turn) -> Mode:
+        """The mode of its shard's microbatch."""
+        return self.modes[turn.shard].of(turn.number, self.costs.microbatches)
+
     def _forward(self, visit: Visit) -> _Work:
         """F. The last shard's, of an evaluation, gives the loss."""
         k, each = visit.turn.shard, visit.turn.each
-        cost, mode, loss = self._cost(visit.turn), self.modes[k], k == self.last
+        cost, mode, loss = self._cost(visit.turn), self._mode(visit.turn), k == self.last
         us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
         takes = cost.backward_transient_bytes if loss else transient_bytes(cost, mode, "F")
         packs = mode.activations == "offload" and not loss
@@ -223,7 +228,7 @@ class Emitter:
         """B, or one of its halves: I gives the gradients of the input, W those of the weights,
         which it adds to those of microbatches before."""
         device, kind, k, _, each, _ = visit.turn
-        cost, mode, loss = self._cost(visit.turn), self.modes[k], k == self.last
+        cost, mode, loss = self._cost(visit.turn), self._mode(visit.turn), k == self.last
         gives, learns = kind != "W", kind != "I" and cost.grad_bytes > 0
         adds = learns and (device, k) in self.begun
         if learns:

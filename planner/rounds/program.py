@@ -65,13 +65,14 @@ def planned_task(strategy: Planned) -> Task:
         cut=task.cut,
         parts=task.parts,
         shards=tuple(
-            _shard(shard, mode, halved=k in strategy.halved)
+            _shard(shard, mode, costs.microbatches, halved=k in strategy.halved)
             for k, (shard, mode) in enumerate(zip(strategy.shards, strategy.modes, strict=True))
         ),
     )
 
 
-def _shard(cost: ShardCost, mode: Mode, *, halved: bool) -> Shard:
+def _shard(cost: ShardCost, mode: Mode, count: int, *, halved: bool) -> Shard:
+    of = [mode.of(m, count).activations for m in range(count)] if mode.recomputed else []
     return Shard(
         first_layer=cost.first,
         end_layer=cost.end,
@@ -86,6 +87,7 @@ def _shard(cost: ShardCost, mode: Mode, *, halved: bool) -> Shard:
         rng_draws=cost.rng_draws,
         cast=cost.cast,
         left_bytes=(cost.left_bytes or 0) if halved else 0,
+        recomputed=tuple(m for m, one in enumerate(of) if one == "recompute"),
     )
 
 

@@ -129,7 +129,7 @@ def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
     blame = made.blame()
     packs = made.links.d2d is not None
     yield replace(strategy, urgent=not strategy.urgent)
-    if any(mode.activations == "offload" for mode in strategy.modes):
+    if strategy.packs:
         for depth in (2 * strategy.depth, strategy.depth // 2):
             if 2 <= depth <= strategy.costs.microbatches:
                 yield replace(strategy, depth=depth)
@@ -181,15 +181,27 @@ def _others(strategy: Strategy, k: int) -> Iterator[Mode]:
     shard, place, mode = strategy.shards[k], place_of(strategy, k), strategy.modes[k]
     changed = [replace(mode, params=params, update=update) for params, update in HELD]
     if mode.params == "streamed":  # a graph needs the parameters that it was made with
-        kept = replace(mode, params="kept", activations="saved", spilled=False)
+        kept = replace(mode.with_activations("saved"), params="kept", spilled=False)
         changed += [kept, replace(kept, params="resident", update="device")]
     elif mode.activations == "saved":
         changed += [Mode(), Mode(activations="offload")]
-    changed += [replace(mode, activations=act) for act in ACTIVATIONS]
+    changed += [mode.with_activations(act) for act in ACTIVATIONS]
+    if any(
+        other.recomputed for other in strategy.modes
+    ):  # else ops are fewer, and sooner looked at
+        changed += _packing(mode, strategy.costs.microbatches)
     changed.append(replace(mode, spilled=not mode.spilled))
     for other in dict.fromkeys(changed):
         if other != mode and possible(shard, other, place):
             yield other
+
+
+def _packing(mode: Mode, count: int) -> Iterator[Mode]:
+    """The mode with a microbatch more that packs, or one less; none of those all of which do."""
+    packed = count - mode.recomputed if mode.activations == "offload" else 0
+    for number in (packed + 1, packed - 1):
+        if 0 < number < count and mode.activations != "saved":
+            yield replace(mode, activations="offload", recomputed=count - number)
 
 
 def with_mode(strategy: Strategy, k: int, mode: Mode) -> Strategy:

@@ -7,7 +7,7 @@ keep more on the device. The simulator, not a formula, says which wins.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
 from itertools import islice
@@ -78,6 +78,7 @@ class Search:
     host_bytes: int = PLENTY
     cast: bool = False
     tried: int = 0
+    made: dict[object, DeviceRound] = field(default_factory=dict, init=False)  # by guides
     plain: bool = False  # whether plain training was found to be good enough
 
     @cached_property
@@ -97,8 +98,7 @@ class Search:
         ends = self._plain_training(effort.limits)
         self.plain = bool(ends)
         if not ends:
-            short = self._improved(self._by_cuts(effort), effort.limits.search_starts, effort)
-            ends = [*self._improved(short, 1, effort), *short]
+            ends = self._ends(self._by_cuts(effort), effort)
             ends += self._exchanged(min(ends, key=score), effort)
         finals = effort.limits.search_finals
         exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
@@ -116,22 +116,28 @@ class Search:
         waiting: list[tuple[int, int, Strategy | DeviceRound]] = []
         for strategy in plain:
             waiting.append((round_bound_us(strategy, self.links), len(waiting), strategy))
+        known = set[tuple[object, ...]]()
         for made in self._guided(effort) if effort.left > 0 else ():
+            if made.strategy.key in known:
+                continue
+            known.add(made.strategy.key)
             waiting.append((round_bound_us(made.strategy, self.links), len(waiting), made))
             ops -= len(made.entries)
             if effort.left <= 0 or ops <= 0:
                 break
         self.tried += len(waiting)
-        best: dict[tuple[int, tuple[int, ...]], DeviceRound] = {}
+        best: dict[tuple[int, tuple[int, ...], bool], DeviceRound] = {}
         for least, _, one in sorted(waiting):  # what can be the shortest first
-            scores = [*map(score, best.values()), *[_NO_SCORE] * limits.search_starts]
+            packs = (one if isinstance(one, Strategy) else one.strategy).packs
+            alike = [score(made) for made in best.values() if made.strategy.packs == packs]
+            scores = [*alike, *[_NO_SCORE] * limits.search_starts]
             if least > nsmallest(limits.search_starts, scores)[-1][0]:
-                break
+                continue
             if best and effort.left <= 0:
                 break
             laid = self._round(one) if isinstance(one, Strategy) else one
             if laid:
-                key = laid.strategy.costs.microbatch, laid.strategy.cuts
+                key = laid.strategy.costs.microbatch, laid.strategy.cuts, laid.strategy.packs
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
 
@@ -145,15 +151,33 @@ class Search:
         near = least + least // limits.plain_near
         return found if len(found) == len(plain) and min(map(score, found))[0] <= near else []
 
+    def _ends(self, starts: Sequence[DeviceRound], effort: Effort) -> list[DeviceRound]:
+        """The best starts improved a little with half of the ops, the best of them further with the
+        rest. Those that pack have rounds of many ops, in which few changes can be tried: they come
+        on top, so that no others are lost to them."""
+        limits, short = effort.limits, list[DeviceRound]()
+        for packs, count in ((False, limits.search_starts), (True, 1)):
+            own = sorted((one for one in starts if one.strategy.packs == packs), key=score)[:count]
+            short += self._improved(own, short, limits.search_starts, limits.search_far, effort)
+        ends = [*short]
+        for packs in (False, True):
+            best = sorted((one for one in short if one.strategy.packs == packs), key=score)[:1]
+            ends += self._improved(best, short, 1, limits.search_near, effort)
+        return ends
+
     def _improved(
-        self, starts: Sequence[DeviceRound], count: int, effort: Effort
+        self,
+        starts: Sequence[DeviceRound],
+        others: Sequence[DeviceRound],
+        share: int,
+        far: int,
+        effort: Effort,
     ) -> list[DeviceRound]:
-        """The best `count` of them improved, with half of the ops that there are for it; not those
-        that are too long to catch up with the best."""
-        best = sorted(starts, key=score)[:count]
-        most = best[0].period_us + best[0].period_us // effort.limits.search_far
-        ops = effort.limits.search_ops // 2 // count
-        near = (start for start in best if start.period_us <= most)
+        """The starts improved, each with a share of half of the ops that there are for it; not
+        those that are by more than 1/far too long to catch up with the best."""
+        least = min((one.period_us for one in (*starts, *others)), default=0)
+        ops = effort.limits.search_ops // 2 // share
+        near = (start for start in starts if start.period_us <= least + least // far)
         return [improve(start, self.starts.points, self._round, ops, effort) for start in near]
 
     def _exchanged(self, best: DeviceRound, effort: Effort) -> list[DeviceRound]:
@@ -175,10 +199,19 @@ class Search:
         yield from self._guided_by(roots, effort)
 
     def _guided_by(self, roots: Sequence[Terms], effort: Effort) -> Iterator[DeviceRound]:
+        """Those that pack nothing, then those that may: their rounds have more ops, and the best
+        programs of one kind say little about the other."""
+        for packs in (False, True):
+            own = [terms for terms in roots if terms.offload == packs]
+            if own:
+                yield from self._guided_alike(own, effort)
+
+    def _guided_alike(self, roots: Sequence[Terms], effort: Effort) -> Iterator[DeviceRound]:
         limits = effort.limits
         groups, programs = limits.search_groups, len(roots) + limits.search_divisions
         found = guides(roots, groups, programs, limits.search_each, effort)
-        for number, guide in enumerate(islice(found, limits.search_guides)):
+        most = limits.search_guides // (1 + roots[0].offload)
+        for number, guide in enumerate(islice(found, max(1, most))):
             yield from self._realised(guide, effort)
             # What has room for copies is a start as well, and what is good with less memory; room
             # that is left is filled later.
@@ -201,9 +234,11 @@ class Search:
                 fits = fitted(strategy, self.host_bytes)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
                 made = DeviceRound(fits or strategy, self.links, self.device_bytes)
+                made = self.made.setdefault(made.strategy.key, made)
                 over = made.device_bytes - self.device_bytes
                 if over <= 0 and fits:
                     yield made
+                    yield from self._deeper(made.strategy)
                 else:
                     overs.append((max(0, over), missing))
             if not overs or (guide.terms.host_bytes is None and all(m for _, m in overs)):
@@ -215,6 +250,16 @@ class Search:
             if smaller is None:
                 return
             guide = smaller
+
+    def _deeper(self, strategy: Strategy) -> Iterator[DeviceRound]:
+        """The strategy with as many buffers for what it packs as fit: copies then wait less for
+        each other."""
+        depth = strategy.costs.microbatches if strategy.packs else 0
+        while depth > strategy.depth:
+            if made := self._round(replace(strategy, depth=depth)):
+                yield made
+                return
+            depth //= 2
 
     def _round(self, strategy: Strategy) -> DeviceRound | None:
         """The strategy laid out, or None when it does not fit."""

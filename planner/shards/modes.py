@@ -7,7 +7,8 @@ activations, whether the boundary before it leaves the device.
     update       host             gradient out, parameters (anew) in
                  device           parameters and state stay
                  device-streamed  state in, state out; parameters out unless resident
-    activations  recompute | saved (the graph stays) | offload (packed, out and in again)
+    activations  recompute | saved (the graph stays) | offload (packed, out and in again;
+                 some microbatches may be recomputed all the same)
 """
 
 from collections.abc import Iterator
@@ -34,12 +35,25 @@ HELD: tuple[Held, ...] = (
 
 @dataclass(frozen=True, order=True)
 class Mode:
-    """The decisions about one shard."""
+    """The decisions about one shard. recomputed: how many microbatches of one that packs are
+    recomputed, spread evenly among the others."""
 
     params: Params = "streamed"
     update: Update = "host"
     activations: Activations = "recompute"
     spilled: bool = False  # the boundary before it waits on the host for its backward
+    recomputed: int = 0
+
+    def of(self, microbatch: int, count: int) -> "Mode":
+        """The mode of one of `count` microbatches."""
+        if not self.recomputed:
+            return self
+        before, after = (at * self.recomputed // count for at in (microbatch, microbatch + 1))
+        return self.with_activations("recompute" if before < after else "offload")
+
+    def with_activations(self, activations: Activations) -> "Mode":
+        """The same for all microbatches."""
+        return replace(self, activations=activations, recomputed=0)
 
     @property
     def held(self) -> Held:
@@ -96,6 +110,9 @@ def transient_bytes(shard: ShardCost, mode: Mode, kind: str) -> int:
     """Bytes that an op of the shard takes beside its buffers: of one microbatch F, B or its parts I
     and W; N of its norms; U, its update, of the device. A forward that keeps its graph has it among
     them."""
+    if mode.recomputed:
+        ways = [mode.with_activations(one) for one in ("offload", "recompute")]
+        return max(transient_bytes(shard, one, kind) for one in ways)
     recomputes = mode.activations == "recompute"
     match kind:
         case "F" if mode.activations == "saved":
@@ -163,5 +180,5 @@ def nearest_mode(shard: ShardCost, mode: Mode, place: Place) -> Mode:
     if place.first or place.last or place.block or mode.activations == "saved":
         mode = replace(mode, spilled=False)
     if not possible(shard, mode, place):
-        mode = replace(mode, activations="recompute")
+        mode = mode.with_activations("recompute")
     return mode

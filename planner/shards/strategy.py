@@ -25,6 +25,10 @@ class Planned:
     def shards(self) -> tuple[ShardCost, ...]:
         return self.costs.cut(self.cuts).shards
 
+    def mode(self, k: int, m: int) -> Mode:
+        """The mode of a shard's microbatch."""
+        return self.modes[k].of(m, self.costs.microbatches)
+
     @property
     def last(self) -> int:
         """The last shard's number."""
@@ -95,7 +99,9 @@ class Strategy(Planned):
         count = self.costs.microbatches
         if not self.lumped:
             return count
-        if any(mode.activations == "offload" for mode in self.modes):
+        if any(mode.recomputed for mode in self.modes):
+            return count
+        if self.packs:
             most = max(1, min(count, 2 * count // self.depth))
             return next(n for n in range(most, 0, -1) if count % n == 0)
         return 1
@@ -104,6 +110,11 @@ class Strategy(Planned):
     def each(self) -> int:
         """Microbatches in an op."""
         return self.costs.microbatches // self.parts
+
+    @property
+    def packs(self) -> bool:
+        """True if some shard packs activations."""
+        return any(mode.activations == "offload" for mode in self.modes)
 
     @property
     def ring(self) -> int:

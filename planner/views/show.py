@@ -75,12 +75,18 @@ def _task(task: Task) -> list[str]:
         layers = f"layer {low}" if low == high else f"layers {low}-{high}"
         place = ("resident" if shard.resident else "streamed") + ", cast from masters" * shard.cast
         lines.append(
-            f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_ACTS[shard.activations]}, "
+            f"    {names}: {layers}, {place}, {_UPDATES[shard.update]}{_kept(shard, task)}, "
             f"parameters {show_bytes(sum(one.param_bytes for _, one in run))}"
             + (f" on the base of {task.base}, {show_bytes(base)}" if base else "")
         )
     left = sum(len(run) for run in runs[_MOST_RUNS:])
     return [*lines, *more("    ", left, " shards")]
+
+
+def _kept(shard: Shard, task: Task) -> str:
+    """What a shard keeps from forward to backward, and of how many microbatches."""
+    count = task.microbatches - len(shard.recomputed)
+    return _ACTS[shard.activations] + f" of {count} microbatch(es)" * bool(shard.recomputed)
 
 
 def _microbatches(task: Task) -> str:
@@ -101,9 +107,10 @@ def _numbers(task: Task) -> str:
     return precision + norms + (f", not before {show_us(task.start_us)}" if task.start_us else "")
 
 
-def _alike(shard: Shard) -> tuple[bool, bool, str, str, int]:
+def _alike(shard: Shard) -> tuple[object, ...]:
     layers = shard.end_layer - shard.first_layer
-    return shard.resident, shard.cast, shard.update, shard.activations, layers
+    kept = shard.activations, len(shard.recomputed)
+    return shard.resident, shard.cast, shard.update, kept, layers
 
 
 def _segments(plan: Plan) -> list[str]:

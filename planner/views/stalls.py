@@ -165,4 +165,4 @@ def recomputed(plan: Plan, program: Program) -> list[Op]:
     """The forwards of a round whose shard computes them once more in backward."""
     shards = {task.name: task.shards for task in plan.tasks}
     names = [(op, op.name) for op in program.round if op.name.kind == "F" and op.name.item == "s"]
-    return [op for op, n in names if shards[n.task][n.number].activations == "recompute"]
+    return [op for op, n in names if shards[n.task][n.number].keeps(n.index) == "recompute"]

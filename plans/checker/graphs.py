@@ -49,7 +49,8 @@ def _maker(view: View, name: OpName) -> OpKind | None:
 def _holds(name: OpName, shard: Shard) -> bool:
     """True if the graph that an op goes on with holds addresses."""
     second = name.kind is OpKind.WEIGHT_GRAD
-    return shard.activations == "saved" or (second and shard.activations == "recompute")
+    keeps = shard.keeps(name.index)
+    return keeps == "saved" or (second and keeps == "recompute")
 
 
 def _moved(made: Op, op: Op, buffers: dict[str, Buffer]) -> Iterator[str]:

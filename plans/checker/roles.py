@@ -25,7 +25,7 @@ def allowed_roles(name: OpName, task: Task, *, evaluates: bool = False) -> list[
     """The pairs (roles read, roles written) that an op may have."""
     first, last = name.number == 0, name.number == len(task.shards) - 1
     source = "batch" if first else "x"
-    packs = name.item == "s" and task.shards[name.number].activations == "offload"
+    packs = name.item == "s" and task.shards[name.number].keeps(name.index) == "offload"
     packed = frozenset({"saved"} if packs else ())
     lent, given, handed = _ties(name, task)
     lent |= {"base"}

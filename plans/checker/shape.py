@@ -155,8 +155,8 @@ def _no_op(name: OpName, task: Task, phase: str, *, evaluates: bool) -> Iterator
     shard, cross = task.shards[number] if number < count else None, task.crossing
     if item == "a" and number >= count - 1:
         yield f"there is no a{number}, of {count} shard(s) the last packs nothing"
-    elif item == "a" and shard and shard.activations != "offload":
-        yield f"nothing is packed, the activations of s{number} are {shard.activations!r}"
+    elif item == "a" and shard and shard.keeps(name.index) != "offload":
+        yield f"nothing is packed, the activations of s{number} are {shard.keeps(name.index)!r}"
     elif not shard or (item in ("x", "dx") and number == 0):
         yield f"there is no {item}{number}, the task has {count} shard(s)"
     if item == "tie" and kind is not OpKind.SEND:

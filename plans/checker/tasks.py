@@ -53,6 +53,13 @@ def _shards(task: Task) -> Iterator[str]:
         where = f"{task.name}.s{number}"
         if shard.activations == "recompute" and shard.saved_bytes:
             yield f"{where}: keeps {shard.saved_bytes} saved bytes but recomputes, expected 0"
+        if shard.recomputed and shard.activations != "offload":
+            yield f"{where}: recomputes {len(shard.recomputed)} microbatches, but packs none"
+        if list(shard.recomputed) != sorted({*shard.recomputed} & {*range(task.microbatches)}):
+            yield (
+                f"{where}: recomputes microbatches {list(shard.recomputed)}, expected some of "
+                f"0 to {task.microbatches - 1}, ascending"
+            )
         if shard.activations != "recompute" and number == len(task.shards) - 1:
             yield (
                 f"{where}: activations are {shard.activations!r}, but the last shard has no F that "

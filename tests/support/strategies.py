@@ -171,12 +171,20 @@ def drawn(costs: TaskCosts, points: Sequence[int], links: Links, rng: random.Ran
     last, modes = len(cuts) - 2, WHOLE.modes(links)
     block = rng.randint(0, last) if costs.microbatches > 1 else last
     chosen = tuple(
-        rng.choice([mode for mode in modes if possible(costs.shard(*piece), mode, place)])
+        partly(
+            rng.choice([m for m in modes if possible(costs.shard(*piece), m, place)]), costs, rng
+        )
         for k, piece in enumerate(pairwise(cuts))
         for place in (Place(not k, k == last, block <= k < last),)
     )
     depth = min(costs.microbatches, rng.choice([2, 2, 4]))
     return Strategy(costs, cuts, chosen, block, depth)
+
+
+def partly(mode: Mode, costs: TaskCosts, rng: random.Random) -> Mode:
+    """The mode; of a shard that packs, any number of microbatches may be recomputed."""
+    some = rng.choice([0, rng.randrange(costs.microbatches)])
+    return replace(mode, recomputed=some) if mode.activations == "offload" else mode
 
 
 def fitted(strategy: Strategy, links: Links, device_bytes: int) -> DeviceRound | None:

@@ -66,6 +66,18 @@ def trained(way: str, plan: Plan) -> Result:
     return done
 
 
+@pytest.mark.parametrize("recomputed", [1, 2])
+def test_some_microbatches_pack_and_others_recompute(recomputed: int) -> None:
+    """In one shard, with random numbers of a forward that runs twice, or once."""
+    mode = Mode("streamed", "device-streamed", "offload", recomputed=recomputed)
+    plan = cut("three", mode, 2, (0, 1, 2, 3, 4, 5))
+    packing = [
+        op.id for op in plan.programs[0].round if op.name.kind == "F" and "saved" in op.writes
+    ]
+    assert len(packing) == sum(3 - recomputed for s in plan.tasks[0].shards if s.recomputed)
+    trained("three", plan)
+
+
 # Each way in two of the modes, each mode with every other way.
 @pytest.mark.parametrize(
     ("way", "mode"), [(way, (n + 2 * k + n // 4) % 4) for n, way in enumerate(WAYS) for k in (0, 1)]

@@ -102,6 +102,15 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.a0.S0: nothing is packed, the activations of s0 are 'saved'": (
             lambda p: with_shard(p, 0, activations="saved")
         ),
+        "a.a0.S1: nothing is packed, the activations of s0 are 'recompute'": (
+            lambda p: with_shard(p, 0, recomputed=(1,))
+        ),
+        "a.s0: recomputes microbatches [1, 1], expected some of 0 to 1, ascending": (
+            lambda p: with_shard(p, 0, recomputed=(1, 1))
+        ),
+        "a.s0: recomputes 1 microbatches, but packs none": (
+            lambda p: with_shard(p, 0, activations="saved", recomputed=(1,))
+        ),
         f"a.s0.F0: saved has {SAVED + 1} bytes but a.out0 of space 0 has {SAVED}": (
             lambda p: with_shard(p, 0, saved_bytes=SAVED + 1)
         ),
