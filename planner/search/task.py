@@ -156,7 +156,7 @@ class Search:
         rest. Those that pack have rounds of many ops, in which few changes can be tried: they come
         on top, so that no others are lost to them."""
         limits, short = effort.limits, list[DeviceRound]()
-        for packs, count in ((False, limits.search_starts), (True, 1)):
+        for packs, count in ((False, limits.search_starts), (True, limits.search_packing)):
             own = sorted((one for one in starts if one.strategy.packs == packs), key=score)[:count]
             short += self._improved(own, short, limits.search_starts, limits.search_far, effort)
         ends = [*short]
@@ -210,8 +210,7 @@ class Search:
         limits = effort.limits
         groups, programs = limits.search_groups, len(roots) + limits.search_divisions
         found = guides(roots, groups, programs, limits.search_each, effort)
-        most = limits.search_guides // (1 + roots[0].offload)
-        for number, guide in enumerate(islice(found, max(1, most))):
+        for number, guide in enumerate(islice(found, limits.search_guides)):
             yield from self._realised(guide, effort)
             # What has room for copies is a start as well, and what is good with less memory; room
             # that is left is filled later.
