@@ -139,8 +139,13 @@ def offers_table(found: list[Offer]) -> str:
 def _offered(one: Offer) -> tuple[str, ...]:
     assert one.row.outcome
     figures = (one.row.spill_tax, one.hours, one.price, one.cost)
-    shown = ("-" if value is None else f"{value:.2f}" for value in figures)
+    shown = ("-" if value is None else _digits(value) for value in figures)
     return one.gpu, show_bytes(one.row.device_bytes), show_us(one.row.outcome.step_us), *shown
+
+
+def _digits(value: float) -> str:
+    """Two behind the point; two that say something of short trainings."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
