@@ -3,6 +3,7 @@
 Integers only. Order within a stream and the `after` edges bind; times are predictions.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal
@@ -140,7 +141,9 @@ class Shard(Struct, frozen=True):
 
     def keeps(self, microbatch: int) -> Activations:
         """The activations of one microbatch."""
-        return "recompute" if microbatch in self.recomputed else self.activations
+        at = bisect_left(self.recomputed, microbatch)
+        again = self.recomputed[at : at + 1] == (microbatch,)
+        return "recompute" if again else self.activations
 
 
 class Lengths(Struct, frozen=True):

@@ -105,7 +105,7 @@ AMONG: dict[str, dict[str, Edit]] = {
         "a.a0.S1: nothing is packed, the activations of s0 are 'recompute'": (
             lambda p: with_shard(p, 0, recomputed=(1,))
         ),
-        "a.s0: recomputes microbatches [1, 1], expected some of 0 to 1, ascending": (
+        "a.s0: recomputes microbatches 1, 1, expected some of 0 to 1, ascending": (
             lambda p: with_shard(p, 0, recomputed=(1, 1))
         ),
         "a.s0: recomputes 1 microbatches, but packs none": (
