@@ -67,38 +67,44 @@ def _members(
             continue
         cuts = [(shard.first_layer, shard.end_layer) for shard in task.shards]
         base = owners.setdefault((profiled[group[0]].base, *cuts), group[0])
-        found[task.name] = Members(task.name, [_task(task, profiled[name], base) for name in group])
+        counts = [profiled[name].batch // task.microbatch for name in group]
+        own = [_task(task, profiled[name], base, sum(counts[:at])) for at, name in enumerate(group)]
+        found[task.name] = Members(task.name, own)
     return found
 
 
-def _task(joined: Task, own: profile.Task, base: str) -> Task:
-    """One of the tasks that this one stands for."""
-    costs = TaskCosts(own, joined.microbatch)
+def _task(joined: Task, own: profile.Task, base: str, first: int) -> Task:
+    """One of the tasks that this one stands for. first: of its microbatches, among all."""
+    costs, count = TaskCosts(own, joined.microbatch), own.batch // joined.microbatch
     return structs.replace(
         joined,
         name=own.name,
         workload=own.workload,
         batch=own.batch,
-        microbatches=own.batch // joined.microbatch,
+        microbatches=count,
         batch_bytes=costs.batch_bytes,
         norm_bytes=own.norm_bytes,
         cut=own.cut,
         parts=own.parts,
         base=base,
-        shards=tuple(_shard(shard, costs) for shard in joined.shards),
+        shards=tuple(_shard(shard, costs, range(first, first + count)) for shard in joined.shards),
     )
 
 
-def _shard(joined: Shard, costs: TaskCosts) -> Shard:
+def _shard(joined: Shard, costs: TaskCosts, mine: range) -> Shard:
     own = costs.shard(joined.first_layer, joined.end_layer)
+    again = tuple(mine.index(m) for m in joined.recomputed if m in mine)
+    activations = "recompute" if len(again) == len(mine) else joined.activations
     saved = {"recompute": 0, "saved": own.saved_bytes, "offload": own.offload_bytes or 0}
     return structs.replace(
         joined,
+        activations=activations,
+        recomputed=again if activations == "offload" else (),
         param_bytes=own.grad_bytes,  # all that is trained
         base_bytes=own.param_bytes - own.grad_bytes,
         grad_bytes=own.grad_bytes,
         state_bytes=own.state_bytes,
-        saved_bytes=saved[joined.activations],
+        saved_bytes=saved[activations],
         rng_draws=own.rng_draws,
         left_bytes=(own.left_bytes or 0) if joined.left_bytes else 0,
     )

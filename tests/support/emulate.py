@@ -102,6 +102,12 @@ def first_values(task: Task, s: int) -> tuple[bytes, bytes]:
     return cast(task, s, state) if shard.cast else param, state
 
 
+def keeps(task: Task, shard: int, microbatch: int) -> str:
+    """How the shard keeps a microbatch's activations."""
+    own = task.shards[shard]
+    return "recompute" if microbatch in own.recomputed else own.activations
+
+
 def reference(
     task: Task, rounds: int = ROUNDS, microbatches: Sequence[int] = ()
 ) -> tuple[Seen, dict[str, bytes]]:
@@ -127,7 +133,7 @@ def reference(
                 _sees(seen, name, step, param=held[s][0], base=bases[s])
                 seen[name, step, "x" if s else "batch"] = x[s]
                 seen[name, step, "batch" if s == last else "dy"] = up
-                if task.shards[s].activations == "offload":
+                if keeps(task, s, m) == "offload":
                     seen[name, step, "saved"] = packed(task, s, values[s], x[s])
                 grad, up = backward(task, s, values[s], x[s], up)
                 if grad:
@@ -241,7 +247,7 @@ class Machine:
         elif name.kind == "F":
             source = read["x" if name.number else "batch"]
             made = {"y": forward(task, name.number, params, source)}
-            if task.shards[name.number].activations == "offload":
+            if keeps(task, name.number, name.index) == "offload":
                 made["saved"] = packed(task, name.number, params, source)
             self._keep(op, name, task, step)
         elif name.kind in "BI":
@@ -274,14 +280,14 @@ class Machine:
         return read
 
     def _graph(self, op: Op, name: OpName, task: Task, step: int) -> Graph | None:
-        shard = task.shards[name.number]
-        if shard.activations == "recompute":
+        how = keeps(task, name.number, name.index)
+        if how == "recompute":
             return None
-        size = shard.saved_bytes if shard.activations == "saved" else 0
+        size = task.shards[name.number].saved_bytes if how == "saved" else 0
         return self._made(op, name, task, step, size)
 
     def _made(self, op: Op, name: OpName, task: Task, step: int, size: int) -> Graph:
-        if task.shards[name.number].activations == "offload":
+        if keeps(task, name.number, name.index) == "offload":
             return Graph(step, op.stream, (), 0, size)
         source = op.reads["x" if name.number else "batch"]
         params = tuple(

@@ -72,6 +72,9 @@ def _whole(task: Task) -> None:
         keeps = shard.activations != "recompute"
         need(not (keeps and shard is task.shards[-1]), "the last shard keeps nothing")
         need(keeps or not shard.saved_bytes, "saved bytes of what is not saved")
+        again = {m for m in shard.recomputed if shard.activations == "offload"}
+        in_turn = sorted(m for m in again if m < task.microbatches)
+        need(list(shard.recomputed) == in_turn, "recomputed microbatches")
 
 
 def _evaluations(task: Task, runs: list[tuple[bool, int]]) -> None:
