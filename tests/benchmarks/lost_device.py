@@ -67,8 +67,7 @@ class Run:
 
     def start(self, *, host: bool = False) -> "subprocess.Popen[bytes]":
         """A torchrun that joins the others; host: it has the store by which they meet."""
-        alive = "keep_alive_interval=1,keep_alive_max_attempt=2"
-        waits = f"last_call_timeout=1,{alive},is_host={host:d}"
+        waits = f"last_call_timeout=1,keep_alive_interval=1,is_host={host:d}"
         where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}")
         start = ("--nnodes", "1:2", "--nproc-per-node", 2, "--max-restarts", 5, *where)
         run = ("--rdzv-id", "x", "--rdzv-conf", waits, "-m", "executor", "run", "x.book")
