@@ -1,6 +1,7 @@
 """Writes docs/commands.md, every command and its options, from their parsers: make docs."""
 
 import argparse
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def _line(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else action.metavar or "|".join(action.choices or ())
     value = value or ("" if action.nargs == 0 else action.dest.upper())
     names = ", ".join(action.option_strings)
-    return f"- `{' '.join(filter(None, (names, str(value))))}`: {action.help or ''}".rstrip(": ")
+    line = f"- `{' '.join(filter(None, (names, str(value))))}`: {action.help or ''}".rstrip(": ")
+    return textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def draft(
     jobs: int = 1,
     limits: Limits | None = None,
 ) -> Plan:
-    """What `build` makes of tasks without lengths, before the checker has proven it."""
+    """The plan that `build` makes of tasks without lengths, not proven yet."""
     _possible(problem, "gantry")
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     if ways := groupings(problem):

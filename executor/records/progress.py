@@ -66,7 +66,7 @@ class Progress:
         self._ops |= seen
 
     def _tables(self) -> tuple[str, list[Rows]]:
-        """How far all is; of each device its latest op, of tasks under way how they do."""
+        """A line on the whole run; tables of devices with their latest ops and of running tasks."""
         ends, recorder = self.ends_us(), self._recorder
         devices: list[Sequence[str]] = [("device", "op", "round")]
         for device in self._plan.devices[:_ROWS]:

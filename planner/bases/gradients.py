@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 @dataclass
 class Gradients:
-    """Of a phase: ask about its copies and sums of gradients in the order of their times.
+    """The copies and sums of gradients of a phase, to be asked about in the order of their times.
 
     ops: those of joined tasks; whose: for each pass of these the number of its task."""
 

@@ -111,7 +111,7 @@ def _shard(joined: Shard, costs: TaskCosts, mine: range) -> Shard:
 
 
 def _kept(members: Members, host: Mapping[str, Buffer]) -> dict[str, Buffer]:
-    """What the host store keeps of the tasks between segments, whether ops use it or not."""
+    """The buffers of the tasks in the host store between segments, whether ops use them or not."""
     buffers = Buffers(host)
     for k, shard in enumerate(members.tasks[0].shards):
         for role in ("param", "state"):

@@ -37,7 +37,7 @@ def rounded(guide: Solution, groups: int, effort: Effort, *, even: bool) -> Stra
 
 
 def _packed(guide: Solution, groups: int) -> list[float]:
-    """How much of every item packs: in a group as much of each, so that copies go all the time."""
+    """The part of every item that packs, equal within a group, so that copies go all the time."""
     packed = [w.packed for w in guide.weights]
     for members in _alike(guide, groups):
         for i in members:

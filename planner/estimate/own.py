@@ -79,7 +79,7 @@ class _Numbers(NamedTuple):
         return cls(plain, low, tuple(dict.fromkeys((plain, low) if True in known else (plain,))))
 
     def us(self, kernels: Kernels, gpu: Gpu) -> float:
-        """How long the kernels take."""
+        """The time of these kernels, one after the other."""
         dtypes = {False: self.plain, True: self.low}
         return sum(kernels_us([kernel[:3]], dtypes[kernel[3]], gpu) for kernel in kernels)
 

@@ -16,7 +16,7 @@ from profiles.schema import Link, Rate, Time
 
 
 def kernels_us(kernels: Iterable[tuple[int, int, bool]], dtype: Dtype, gpu: Gpu) -> float:
-    """Of kernels, each (FLOPs, bytes, whether it is fused attention), one after the other."""
+    """The time of kernels, each (FLOPs, bytes, whether it is fused attention), in a row."""
     products, bandwidth = gpu.matmul_flops(dtype), gpu.bytes_per_s * gpus.BANDWIDTH
     total = 0.0
     for flops, moved, attends in kernels:

@@ -17,8 +17,9 @@ from planner.shards import separable_ties as separable_ties
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
-_UNEVEN, _SIDE = 16, 64  # uneven layouts that are looked at, each with a microbatch, of so many
-# devices; of more fewer, for each takes as many times longer as there are pairs of devices
+# Uneven layouts that are looked at, each with a microbatch, of up to _SIDE devices. Of more devices
+# fewer: the time that each takes grows with the square of their number.
+_UNEVEN, _SIDE = 16, 64
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
 _CHUNKS = {INTERLEAVED: (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
 

@@ -186,9 +186,8 @@ def _others(strategy: Strategy, k: int) -> Iterator[Mode]:
     elif mode.activations == "saved":
         changed += [Mode(), Mode(activations="offload")]
     changed += [mode.with_activations(act) for act in ACTIVATIONS]
-    if any(
-        other.recomputed for other in strategy.modes
-    ):  # else ops are fewer, and sooner looked at
+    # Where none is recomputed yet, ops are fewer, and so sooner timed.
+    if any(other.recomputed for other in strategy.modes):
         changed += _packing(mode, strategy.costs.microbatches)
     changed.append(replace(mode, spilled=not mode.spilled))
     for other in dict.fromkeys(changed):

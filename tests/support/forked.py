@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 _LOADED = ["torch.distributed.launcher.api", "executor.cli", "executor.processes"]
-_LOADED += ["executor.cutting.planned", "executor.profiling.profiler"]
+_LOADED += ["executor.profiling.profiler"]
 
 
 def started(

@@ -104,8 +104,8 @@ def _at_once(
 
 
 class _Rule(NamedTuple):
-    """How weights are made. drawn: a random number for each query, from which follows which of its
-    weights are dropped, so that as many are drawn for each token."""
+    """The settings that turn queries and keys into weights. drawn: a random number for each query,
+    which says which of its weights are dropped, so that as many are drawn for each token."""
 
     sizes: tuple[int, ...]
     scale: float
