@@ -220,7 +220,7 @@ def _estimate(option: Option) -> None:
     option("--optimizer", choices=MOMENTS, help="default adamw")
     text = "default: the best the GPU has; of your own tasks in fp32, fp32 or tf32"
     option("--dtype", choices=NUMBER, help=text)
-    option("--steps", type=console.whole(1, 10**9), help="default 1000; your own tasks say theirs")
+    option("--steps", type=console.whole(1, 10**9), help="default 1000, or what your own tasks say")
     text = "memory of the GPU for plans (default: all but 1 GiB)"
     option("--device-memory", dest="device_bytes", type=console.size, metavar="SIZE", help=text)
     text = "host memory (default: that of a typical host)"

@@ -111,13 +111,13 @@ def _named(options: argparse.Namespace, lengths: Lengths | None) -> dict[str, Pr
 
 def _own(options: argparse.Namespace) -> dict[str, Profile]:
     """The profile of the user's own tasks on each GPU."""
-    for name in ("batch", "sequence", "lengths", "microbatches", "optimizer", "steps"):
+    for name in ("batch", "sequence", "lengths", "microbatches", "optimizer"):
         if vars(options)[name] is not None:
             flag = {"sequence": "seq", "microbatches": "microbatch"}.get(name, name)
             raise FormatError(f"--{flag} is what {options.model} says itself; leave it out")
-    memory = options.device_bytes, options.host_bytes
     works = works_of(options.model)
-    return {gpu: estimate_own(works, gpu, options.dtype, *memory) for gpu in options.gpu}
+    own = options.dtype, options.device_bytes, options.host_bytes, options.steps
+    return {gpu: estimate_own(works, gpu, *own) for gpu in options.gpu}
 
 
 def sweep_budgets(options: argparse.Namespace) -> int:

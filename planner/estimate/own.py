@@ -37,9 +37,11 @@ def estimate_own(
     dtype: Dtype | None = None,
     device_bytes: int | None = None,
     host_bytes: int | None = None,
+    steps: int | None = None,
 ) -> Profile:
     """A sound profile, marked estimated, of these works on a GPU. dtype: fp32 or tf32, of the
-    products of tasks in fp32. FormatError for what the GPU does not have."""
+    products of tasks in fp32. steps: of every task, instead of its own. FormatError for what the
+    GPU does not have."""
     if name not in GPUS:
         raise FormatError(f"GPU {name!r} is not known; there are {', '.join(GPUS)}")
     if dtype not in (None, "fp32", "tf32"):
@@ -54,7 +56,7 @@ def estimate_own(
         dtypes |= dict.fromkeys(own.needed)
         pairs = zip(task.layers, layers, strict=True)
         timed = (_timed(layer, work, moments, own, gpu) for layer, work in pairs)
-        tasks.append(replace(task, layers=tuple(timed)))
+        tasks.append(replace(task, steps=steps or task.steps, layers=tuple(timed)))
     casts = any(task.precision == "bf16" for task in tasks)
     return Profile(
         machine=machine(gpu, device_bytes, host_bytes, casts=casts),

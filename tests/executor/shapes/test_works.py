@@ -170,6 +170,13 @@ def test_own_tasks_are_estimated_as_known_models_are() -> None:
 
 
 @pytest.mark.usefixtures("found")
+def test_own_tasks_are_estimated_with_other_steps() -> None:
+    """What training costs is asked before it is known how long it takes."""
+    said = succeeded(planner_cli("estimate", f"{HERE}:gpt", "--gpu", "l4", "--steps", 70)).out
+    assert said.startswith("gpt, estimated, 70 steps of 4 samples")
+
+
+@pytest.mark.usefixtures("found")
 def test_what_own_tasks_say_themselves_is_refused() -> None:
     """As what they cannot say is, and a GPU without their numbers, each in one line."""
     ref = f"{HERE}:odd"
