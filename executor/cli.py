@@ -36,7 +36,7 @@ from executor.workload import (
 from plans.schema import Plan
 from profiles import console, lengths
 from profiles.codec import check_target, pretty, read_bytes, sha256
-from profiles.schema import Emulation, Numerics, Profile, Workload
+from profiles.schema import Emulation, Numerics, Profile
 from profiles.units import LARGEST
 
 Given = tuple[Plan, Sequence[Task], Options]
@@ -262,9 +262,9 @@ def _profiled(path: Path, ref: str, tasks: Sequence[Task], said: Mapping[str, st
     """True if the file is a profile of these tasks as they are."""
     if not path.exists():
         return False
-    known = {task.name: task.workload for task in profiles.load(path).tasks}
+    known = {t.name: (t.workload.ref, t.workload.sha256) for t in profiles.load(path).tasks}
     return known.keys() == said.keys() and all(
-        known[t.name] == Workload(ref, built_fingerprint(said[t.name], build(t)[0])) for t in tasks
+        known[t.name] == (ref, built_fingerprint(said[t.name], build(t)[0])) for t in tasks
     )
 
 

@@ -143,7 +143,7 @@ def _replay(
     error = replay.execute()
     if replay.interrupted and options.folder:
         error += "; the same command goes on from the states that are kept"
-    end = _end(error, replay, recorder, store)
+    end = _end(error, replay, recorder, store, options.earlier)
     troubles = _closed(journal, end)
     if replay.interrupted:
         stepped_s = recorder.origin + max(recorder.ended_us.values(), default=0) / 1e6
@@ -177,8 +177,11 @@ def _closed(journal: Journal, end: End) -> list[str]:
     return []
 
 
-def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) -> End:
+def _end(
+    error: str, replay: Conductor, recorder: Recorder, store: HostStore, earlier: Earlier | None
+) -> End:
     """The last line of the log."""
+    peaks = tuple(peak for peak, _ in replay.peaks)
     status: Literal["ok", "partial", "failed", "interrupted"] = "ok"
     if error:
         status = "interrupted" if replay.interrupted else "failed"
@@ -189,7 +192,7 @@ def _end(error: str, replay: Conductor, recorder: Recorder, store: HostStore) ->
         status=status,
         error=error or dropped,
         actual_us=recorder.now(),
-        peak_bytes=tuple(peak for peak, _ in replay.peaks),
+        peak_bytes=tuple(map(max, peaks, (earlier and earlier.peaks) or peaks)),
         host_bytes=store.bytes,
     )
 

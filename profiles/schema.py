@@ -127,10 +127,12 @@ class Machine(Struct, frozen=True):
 
 class Workload(Struct, frozen=True):
     """`file.py:function` or `package.module:function`, and a sha256 of what the task trains: its
-    settings, its model's modules and the code that they call."""
+    settings, its model's modules and the code that they call. settings: a few digits of the same
+    of each setting, to say which is another one; none where nobody has noted them."""
 
     ref: str
     sha256: Sha256
+    settings: dict[str, str] = {}
 
 
 class Cut(Struct, frozen=True):

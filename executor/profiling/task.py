@@ -44,6 +44,7 @@ from executor.workload import (
     held_out,
     lengths_of,
     part,
+    settings_of,
 )
 from profiles import schema
 from profiles.codec import align
@@ -187,7 +188,7 @@ def measure(
     fit, groups = {cost.microbatch for cost in measured[0].costs}, ties(layers)
     return schema.Task(
         name=task.name,
-        workload=schema.Workload(ref, sha256),
+        workload=schema.Workload(ref, sha256, settings_of(task)),
         steps=task.steps,
         batch=task.batch or found.size,
         optimizer=optimizer,

@@ -63,6 +63,13 @@ class Earlier:
         return max(times, default=0)
 
     @property
+    def peaks(self) -> tuple[int, ...]:
+        """The bytes that each device had at most until this plan's log ended; none where that is
+        not known."""
+        ended = (line.peak_bytes for line in self.lines if isinstance(line, End))
+        return () if self.moved else next(ended, ())
+
+    @property
     def over(self) -> list[DropRecord | StopRecord]:
         """The tasks that were dropped or stopped."""
         return [line for line in self.lines if isinstance(line, DropRecord | StopRecord)]

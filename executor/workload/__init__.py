@@ -16,7 +16,7 @@ from executor.workload.contents import Content, Share, Weigh, shares
 from executor.workload.datasets import Loader, loader, reading, samples_of
 from executor.workload.draws import draws_of
 from executor.workload.feed import Feed, OnPart, evaluation_feed, mean_of
-from executor.workload.fingerprint import built_fingerprint, fingerprint_of
+from executor.workload.fingerprint import built_fingerprint, fingerprint_of, settings_of
 from executor.workload.huggingface import causal_lm
 from executor.workload.loading import NO_CACHE, Wanted, caching, load, load_sweep, load_tasks
 from executor.workload.loss import Batch, Ending, loss_in

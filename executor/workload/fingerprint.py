@@ -49,13 +49,28 @@ def fingerprint_of(task: Task) -> str:
     Lengths are left out: a plan has their own sha256. So are settings that nobody has made, so that
     a new one does not change the fingerprints of those who do not know it."""
     walk = _Walk()
+    for name, given in _settings(task):
+        walk.value(name)
+        walk.value(given)
+    return walk.digest()
+
+
+def settings_of(task: Task) -> dict[str, str]:
+    """The first digits of a sha256 of each of these settings."""
+    found = {}
+    for name, given in _settings(task):
+        walk = _Walk()
+        walk.value(given)
+        found[name] = walk.digest()[:8]
+    return found
+
+
+def _settings(task: Task) -> Iterator[tuple[str, Any]]:
     for field in fields(task):
         given = getattr(task, field.name)
         said = type(given) not in _PLAIN or given != field.default
         if said and field.name != "lengths":
-            walk.value(field.name)
-            walk.value(given)
-    return walk.digest()
+            yield field.name, given
 
 
 def built_fingerprint(said: str, model: nn.Module) -> str:

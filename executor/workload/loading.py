@@ -14,7 +14,7 @@ from torch import nn
 
 from executor.errors import MismatchError, WorkloadError, one_line
 from executor.workload import huggingface
-from executor.workload.fingerprint import built_fingerprint, fingerprint_of
+from executor.workload.fingerprint import built_fingerprint, fingerprint_of, settings_of
 from executor.workload.sweep import Sweep
 from executor.workload.task import Task, checked
 from profiles import console
@@ -114,26 +114,37 @@ def load_tasks(wanted: Iterable[Wanted], *, trust: bool = False) -> list[Task]:
                 f"{ref}: has no task {one.name}, only {', '.join(named)}; profile and build again"
             )
         task = named[one.name]
-        compared = partial(_compared, task.model, said[one.name], one.name, one.workload, trust)
+        compared = partial(_compared, task, said[one.name], one.workload, trust)
         found.append(replace(task, model=compared))
     return found
 
 
-def _compared(made: Made, said: str, name: str, wanted: Workload, trust: bool) -> nn.Module:
+def _compared(task: Task, said: str, wanted: Workload, trust: bool) -> nn.Module:
     """The model of a task with the fingerprint `said`."""
-    model = _made(made)
+    model = _made(task.model)
     found = built_fingerprint(said, model.train()) if isinstance(model, nn.Module) else said
     if isinstance(model, nn.Module) and found != wanted.sha256:  # or whoever builds it says so
         text = (
-            f"{wanted.ref}: task {name} is not as the plan was made for: its settings, its model "
-            f"or code that they call are others (sha256 {found[:12]}…, {wanted.sha256[:12]}… in "
-            "the plan)"
+            f"{wanted.ref}: task {task.name} is not as the plan was made for: "
+            f"{_others(task, wanted)} (sha256 {found[:12]}…, {wanted.sha256[:12]}… in the plan)"
         )
         if not trust:
             again = "profile and build again, or add --trust-workload if it trains the same"
             raise MismatchError(f"{text}; {again}")
         console.warn(f"{text}; it is trusted")
     return model
+
+
+def _others(task: Task, wanted: Workload) -> str:
+    """The settings of the task that are others than wanted, as far as these are known."""
+    known, now = wanted.settings, settings_of(task)
+    if not known:
+        return "its settings, its model or code that they call are others"
+    names = [name for name in known | now if known.get(name) != now.get(name)]
+    if not names:
+        return "the model that is built is another one"
+    what = ", ".join(f"its {name}" for name in names)
+    return f"{what}, or code that {'they call' if names[1:] else 'it calls'}, changed"
 
 
 def caching(model: nn.Module) -> list[Any]:

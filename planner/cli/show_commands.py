@@ -190,7 +190,7 @@ def survive_trace(options: argparse.Namespace) -> int:
 def compare_run(options: argparse.Namespace) -> int:
     """Say how far a run was from its plan, draw it, and write what it taught; or in what another
     plan differs."""
-    options.log = str(runlog.files(options.log)[-1])
+    options.log = str(_logs(options.log, sha256(read_bytes(options.plan)))[-1])
     if _is_plan(options.log):
         return _compare_plans(options)
     _check_pictures(options, options.plan, options.log)
@@ -231,7 +231,7 @@ def report_page(options: argparse.Namespace) -> int:
     first = options.run[0] if options.run else "RUN"
 
     def write(*, going: bool) -> None:
-        others = {run: [runlog.load(f) for f in runlog.files(run)] for run in options.run}
+        others = {run: [runlog.load(f) for f in _logs(run, sha256(data))] for run in options.run}
         logs, names = others.pop(first, ()), (options.plan, first)
         made = report(plan, sha256(data), logs, names, going=going, others=others)
         write_atomic(options.output, page(made))
@@ -253,6 +253,15 @@ def _follow(write: Callable[..., None]) -> None:
         with suppress(FormatError):  # there is no log yet, or that of the run before
             write(going=True)
         wait_s = max(_APART_S, _SPARED * (time.process_time() - begun_s))
+
+
+def _logs(run: str, plan_sha256: str) -> list[Path]:
+    """The logs in a run's folder, up to the latest one of this plan if there is one."""
+    files = runlog.files(run)
+    if len(files) == 1:
+        return files
+    own = [n for n, log in enumerate(files, 1) if runlog.read(log)[0].plan_sha256 == plan_sha256]
+    return files[: own[-1]] if own else files
 
 
 def _is_plan(path: str) -> bool:

@@ -123,6 +123,17 @@ def test_saved_models(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(torch.equal(saved[name], read[name]) for name in read)
 
 
+def test_a_run_that_has_ended_tells_its_peaks_again(
+    plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the log has them: no op runs when the same command only writes what was trained."""
+    assert main(["run", "plan.json", "--json"]) == 0
+    peaks = json.loads(capsys.readouterr().out)["peak_bytes"]
+    assert main(["run", "plan.json", "--save", "exports", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["peak_bytes"] == peaks
+    assert all(peaks)
+
+
 def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     """One that trains something else is refused before anything is trained, unless trusted; a
     comment changes nothing."""
@@ -136,6 +147,7 @@ def test_a_changed_workload(plan: Plan, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["run", "plan.json", "-o", "other"]) == 2
     err = capsys.readouterr().err
     assert f"{plan.tasks[0].workload.sha256[:12]}… in the plan); profile and build again" in err
+    assert "as the plan was made for: its model, or code that it calls, changed (sha256 " in err
     assert "--trust-workload" in err
     assert not list(Path("other").iterdir())
     assert main(["run", "plan.json", "-o", "other", "--trust-workload"]) == 0

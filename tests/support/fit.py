@@ -17,7 +17,7 @@ from executor.numerics.precision import needs_norms, norm_bytes
 from executor.numerics.rng import CpuSource
 from executor.numerics.values import Value, detached, hold
 from executor.shards.shard import Shard
-from executor.workload import built_fingerprint, load
+from executor.workload import built_fingerprint, load, settings_of
 from executor.workload.batches import batch_bytes, batch_of, part
 from executor.workload.loss import Batch, Ending
 from executor.workload.task import Task, build
@@ -33,8 +33,13 @@ RESERVE = 1 << 20
 def known_as(plan: Plan, ref: str) -> Plan:
     """`plan` for the tasks of the workload `ref`, which `run` then loads."""
     tasks, said = load(ref)
-    prints = {task.name: built_fingerprint(said[task.name], build(task)[0]) for task in tasks}
-    own = (replace(t, workload=Workload(ref, prints[t.name])) for t in plan.tasks)
+    known = {
+        task.name: Workload(
+            ref, built_fingerprint(said[task.name], build(task)[0]), settings_of(task)
+        )
+        for task in tasks
+    }
+    own = (replace(task, workload=known[task.name]) for task in plan.tasks)
     return replace(plan, tasks=tuple(own))
 
 

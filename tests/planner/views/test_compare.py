@@ -14,10 +14,11 @@ import plans
 from planner.views.compare import Comparison, Ratio, compare
 from planner.views.compare_table import table, to_json
 from planner.views.differences import differences, reasons
-from plans import timing
+from plans import runlog, timing
 from plans.runlog import OpRecord
 from plans.schema import Plan
 from plans.timing import device_times
+from profiles.codec import sha256
 from profiles.errors import FormatError
 
 replace = msgspec.structs.replace
@@ -231,6 +232,18 @@ def test_what_differs_is_told_once(sample: Plan) -> None:
     assert len(told) == 1
     assert told[0].startswith(f"{mine[0]}: a round +1.0 ms: ")
     assert "+1.0 ms" in told[0].partition(": ")[2].partition(": ")[2]
+
+
+def test_a_folder_has_the_run_of_an_earlier_plan(tmp_path: Path, sample: Plan) -> None:
+    """As of a sweep's rung, which later ones went on from: it is compared with its own log."""
+    log = timetables.log(sample)
+    later = replace(log.header, plan_sha256="0" * 64)
+    own = replace(log.header, plan_sha256=sha256(SAMPLE.read_bytes()))
+    for name, header in (("log.1.jsonl", own), (runlog.LOG, later)):
+        (tmp_path / name).write_bytes(runlog.encode([header, *log.ops, *log.steps]))
+    assert "run killed" in succeeded(planner_cli("compare", SAMPLE, tmp_path)).out
+    page = tmp_path / "page.html"
+    succeeded(planner_cli("report", SAMPLE, tmp_path, "-o", page))
 
 
 def test_the_command(tmp_path: Path, sample: Plan) -> None:
