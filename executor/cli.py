@@ -117,7 +117,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     text = "of the search for each plan; default 60"
     parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="S", help=text)
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
-    parser.set_defaults(command=_tune)
+    parser.set_defaults(command=_tune, again=console.AGAIN)
 
 
 def _add_measured(parser: argparse.ArgumentParser) -> None:
@@ -244,8 +244,10 @@ def _tune(arguments: argparse.Namespace) -> int:
     def measure(known: Collection[str]) -> Profile | None:
         tasks, said = load(ref)
         fresh = [task for task in tasks if task.name not in known]
-        path = folder / "profile.json"
-        return _measured(arguments, ref, fresh, said, path) if fresh else None
+        if not fresh:
+            return None
+        console.note(f"profiling {len(fresh)} task(s)")
+        return _measured(arguments, ref, fresh, said, folder / "profile.json")
 
     def train(path: Path) -> None:
         asked = ["run", str(path), "-o", str(folder), "--keep-going"]

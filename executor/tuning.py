@@ -22,6 +22,7 @@ from msgspec.structs import replace
 import plans
 import profiles
 from executor.errors import ProcessError, RunError, UsageError
+from executor.records import working
 from executor.standings import Rung, predicted_us
 from executor.workload import Sweep
 from plans import runlog
@@ -98,7 +99,8 @@ class Tuning:
         # One that outlives this process, which is killed, writes where nobody looks.
         with TemporaryDirectory(prefix=".plan-", dir=self.folder) as own:
             made = Path(own, path.name)
-            done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+            with working(f"planning {len(names)} task(s) up to step {step}"):
+                done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
             if done.returncode:
                 why = done.stderr.strip().rpartition("error: ")[2] or "it was killed"
                 raise ProcessError(f"planning up to step {step}: {why}", done.returncode)

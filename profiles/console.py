@@ -30,6 +30,10 @@ GROUPS = (
 """Headings of a command's options in its help, in order."""
 
 
+AGAIN = "; the same command goes on from where it ended"
+"""Of commands that leave what they have done: their `again`, see `run`."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal that ends the command as Ctrl-C does. exit_code: what a shell says of it."""
 
@@ -64,7 +68,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
-    """Parse, run the command (its `command` default), and turn errors into exit codes.
+    """Parse, run the command (its `command` default), and turn errors into exit codes. Of one
+    that was interrupted its `again` default says how it goes on.
 
     SIGTERM and SIGHUP end it as Ctrl-C does, unless they are ignored (nohup)."""
     options = parser.parse_args(arguments)
@@ -78,10 +83,9 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int
         return code
     except GantryError as error:
         return fail(str(error), error.exit_code)
-    except Interrupted as error:
-        return fail("interrupted", error.exit_code)
-    except KeyboardInterrupt:
-        return fail("interrupted", Interrupted(signal.SIGINT).exit_code)
+    except KeyboardInterrupt as error:
+        known = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+        return fail(f"interrupted{getattr(options, 'again', '')}", known.exit_code)
     except SystemExit as stop:
         return fail(f"the workload called sys.exit({stop.code!r}); it must return instead", 2)
     except OSError as error:  # trouble with files is a GantryError

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], become: Callable[[str, Words], NoReturn]) -> 
         for flag in dict.fromkeys(" ".join(table.values()).split()):
             names = [name for name, flags in table.items() if flag in flags.split()]
             parser.add_argument(flag, help=f"as of {' and '.join(names)}", **kind)
-    parser.set_defaults(command=lambda given: _train(given, become))
+    parser.set_defaults(command=lambda given: _train(given, become), again=console.AGAIN)
     return console.run(parser, arguments)
 
 

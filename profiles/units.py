@@ -61,6 +61,20 @@ def show_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def exact_bytes(count: int) -> str:
+    """The same with the bytes: ``1.5 GiB (1610612737 bytes)``."""
+    return f"{show_bytes(count)} ({count} bytes)"
+
+
+def enough_bytes(count: int) -> str:
+    """A size to ask for, also rounded up: ``1610612737 (1.6GiB)``."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            whole, tenths = divmod(-(-10 * count // factor), 10)
+            return f"{count} ({whole}.{tenths}{unit})"
+    return f"{count} bytes"
+
+
 def show_us(us: int) -> str:
     """A duration for people: ``3.20 s``, ``15.1 ms`` or ``870 µs``."""
     for unit, factor, digits in (("h", 3_600_000_000, 2), ("s", 1_000_000, 2), ("ms", 1_000, 1)):

@@ -3,7 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 
 from profiles import console
 
@@ -61,10 +63,27 @@ class Live:
 
 def live() -> Live | None:
     """A table on stderr; None where that is no terminal, or rich is not there to draw it."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") in (None, "dumb"):
+    if not _terminal():
         return None
     try:
         return Live()
     except ImportError:
         console.note("a table of the run needs rich: pip install rich")
         return None
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Meanwhile say on stderr what is done, on a terminal with a sign that it goes on."""
+    if not _terminal() or not find_spec("rich"):
+        console.note(text)
+        yield
+        return
+    from rich.console import Console
+
+    with Console(file=sys.stderr, highlight=False).status(text):
+        yield
+
+
+def _terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")

@@ -21,7 +21,7 @@ from planner.shards import Links, Mode, Planned, TaskCosts
 from plans.schema import Program
 from plans.timing import duration_us
 from profiles.schema import Evaluation
-from profiles.units import show_bytes
+from profiles.units import enough_bytes, exact_bytes
 
 _PROGRAMS = 4  # rounds with the shortest periods whose ends are looked at as well
 _KEPT = 8  # about so many counts of shards that stay are tried
@@ -47,9 +47,9 @@ def evaluating(
             found.append(one)
     if not found:
         raise Infeasible(
-            f"{strategy.costs.task.name}: its evaluation needs {show_bytes(min(needs))} "
-            f"({min(needs)} bytes) on its device but the device offers {show_bytes(device_bytes)} "
-            f"({device_bytes} bytes); smallest --device-memory that would do: {min(needs)}",
+            f"{strategy.costs.task.name}: its evaluation needs {exact_bytes(min(needs))} on its "
+            f"device but the device offers {exact_bytes(device_bytes)}; "
+            f"smallest --device-memory that would do: {enough_bytes(min(needs))}",
             min(needs),
         )
     shortest = nsmallest(_PROGRAMS, found, key=lambda one: one.period_us)

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from planner.errors import Infeasible
+from profiles.units import exact_bytes
 
 PassKind = Literal["F", "B", "I", "W"]
 
@@ -100,8 +101,9 @@ class Pipeline:
         """The error for a device that has no memory for what one microbatch holds there."""
         limit = self.limits[device] if self.limits else 0
         return Infeasible(
-            f"one microbatch holds {held} on device {device}, which has {limit} for what passes "
-            "hold; use smaller microbatches, more memory or more devices",
+            f"one microbatch holds {exact_bytes(held)} on device {device}, which has "
+            f"{exact_bytes(limit)} for what passes hold; use smaller microbatches, more memory "
+            "or more devices",
             smallest=held,
         )
 

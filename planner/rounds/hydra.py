@@ -35,7 +35,7 @@ from planner.shards import (
 )
 from plans.schema import Buffer, Memory, Program, Role
 from profiles.schema import Task
-from profiles.units import show_bytes
+from profiles.units import enough_bytes, exact_bytes
 
 Roles = Sequence[Role]
 
@@ -108,9 +108,8 @@ def choose(task: Task, device_bytes: int, taken_bytes: int = 0) -> HydraStrategy
     needs = min(strategy.device_bytes for strategy in tried) + taken_bytes
     offered = device_bytes + taken_bytes
     raise Infeasible(
-        f"{task.name}: policy hydra needs {show_bytes(needs)} ({needs} bytes) on its device but "
-        f"the device offers {show_bytes(offered)} ({offered} bytes); smallest "
-        f"--device-memory that would do: {needs}",
+        f"{task.name}: policy hydra needs {exact_bytes(needs)} on its device but the device offers "
+        f"{exact_bytes(offered)}; smallest --device-memory that would do: {enough_bytes(needs)}",
         needs,
     )
 

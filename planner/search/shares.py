@@ -12,7 +12,7 @@ from planner.errors import Infeasible
 from planner.inputs import DeviceGroup, Problem
 from planner.shards import Strategy, TaskCosts, stays_whole
 from profiles.schema import Task
-from profiles.units import show_bytes
+from profiles.units import enough_bytes, exact_bytes, show_bytes
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def without_disk(problem: Problem, need: int, largest: int, tasks: int) -> Infea
     disk = ""
     if largest < need and tasks > 1:
         disk = (
-            f", or {largest} with a disk where idle tasks wait: profile with --disk DIR, and build "
-            "without --disk-space 0"
+            f", or {enough_bytes(largest)} with a disk where idle tasks wait: profile with --disk "
+            "DIR, and build without --disk-space 0"
         )
     return _short_host(f"the host store of {tasks} task(s)", need, problem.host_bytes, disk)
 
@@ -93,25 +93,27 @@ def short_host_for(task: Task, what: str) -> Infeasible:
 
 
 def _short_host(who: str, need: int, offered: int, more: str = "") -> Infeasible:
-    why = f"{who} needs {_size(need)} but the host offers {_size(offered)}"
-    return Infeasible(f"{why}; smallest --host-memory that would do: {need}{more}", need, "host")
+    why = f"{who} needs {exact_bytes(need)} but the host offers {exact_bytes(offered)}"
+    least = f"smallest --host-memory that would do: {enough_bytes(need)}{more}"
+    return Infeasible(f"{why}; {least}", need, "host")
 
 
 def short_device(
-    strategy: Strategy, needs: int, offered: int, host_bytes: int | None
+    strategy: Strategy, needs: int, stays: int, offered: int, host_bytes: int | None
 ) -> Infeasible:
-    """The device has too little even for this strategy, the least there is; host_bytes: of the host
-    for it, where that is more than there is."""
+    """The device has too little even for this strategy, the least there is. stays: the least with
+    which nothing has to move; host_bytes: of the host, where that is more than there is."""
     task = strategy.costs.task
     largest = max(strategy.shards, key=lambda s: s.param_bytes + s.backward_transient_bytes)
     name = task.layers[largest.first].name
-    beside = "" if host_bytes is None else f", with --host-memory {host_bytes}"
+    beside = "" if host_bytes is None else f", with --host-memory {enough_bytes(host_bytes)}"
     return Infeasible(
-        f"{task.name}: needs {_size(needs)} on its device but the device offers {_size(offered)}; "
-        f"the largest shard begins at layer {largest.first} ({name}) with "
+        f"{task.name}: needs {exact_bytes(needs)} on its device but the device offers "
+        f"{exact_bytes(offered)}; the largest shard begins at layer {largest.first} ({name}) with "
         f"{show_bytes(largest.param_bytes)} of parameters and "
-        f"{show_bytes(largest.backward_transient_bytes)} of transients{stays_whole(task)}; "
-        f"smallest --device-memory that would do{beside}: {needs}",
+        f"{show_bytes(largest.backward_transient_bytes)} of transients{stays_whole(task)}; all of "
+        f"it can stay on the device from {exact_bytes(stays)} on; "
+        f"smallest --device-memory that would do{beside}: {enough_bytes(needs)}",
         needs,
     )
 
@@ -120,11 +122,8 @@ def short_devices(task: Task, what: str, needs: int, kind: DeviceGroup) -> Infea
     """Each of several devices has too little even for this, the least there is."""
     needs, offered = needs + kind.taken_bytes, kind.device_bytes + kind.taken_bytes
     return Infeasible(
-        f"{task.name}: {what} needs {_size(needs)} on a device but each offers {_size(offered)}"
-        f"{stays_whole(task)}; smallest --device-memory that would do: {needs}",
+        f"{task.name}: {what} needs {exact_bytes(needs)} on a device but each offers "
+        f"{exact_bytes(offered)}{stays_whole(task)}; "
+        f"smallest --device-memory that would do: {enough_bytes(needs)}",
         needs,
     )
-
-
-def _size(count: int) -> str:
-    return f"{show_bytes(count)} ({count} bytes)"

@@ -282,7 +282,9 @@ class Search:
         size, host, strategy = min(able, key=lambda n: (n[0], n[2].costs.microbatch, n[1]))
         beside = host if host > self.host_bytes else None
         offered = self.device_bytes + self.taken_bytes
-        return short_device(strategy, size + self.taken_bytes, offered, beside)
+        whole = (DeviceRound(self.starts.whole(c), self.links) for c in self.starts.sizes)
+        stays = min(made.device_bytes for made in whole) + self.taken_bytes
+        return short_device(strategy, size + self.taken_bytes, stays, offered, beside)
 
 
 def out_of_time(task: Task) -> NoPlanFound:

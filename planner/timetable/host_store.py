@@ -23,7 +23,7 @@ from plans.order import kept_bytes, store_bytes
 from plans.schema import Plan, Segment
 from plans.timing import joined
 from profiles import schema as profile
-from profiles.units import show_bytes
+from profiles.units import enough_bytes, exact_bytes
 
 
 class _Lodging(NamedTuple):
@@ -69,9 +69,8 @@ def housed(
     if files > disk.usable_bytes:
         raise Infeasible(
             f"the host store has no room for all {len(tenants)} tasks, and the files of those that "
-            f"wait on the disk take {show_bytes(files)} ({files} bytes) but it offers "
-            f"{show_bytes(disk.usable_bytes)} ({disk.usable_bytes} bytes); --disk-space that would "
-            f"do: {files}",
+            f"wait on the disk take {exact_bytes(files)} but it offers "
+            f"{exact_bytes(disk.usable_bytes)}; --disk-space that would do: {enough_bytes(files)}",
             files,
         )
     host = placed(room, stores, [best.places[name] for name in stores])

@@ -1,10 +1,11 @@
 """What devices and the host's store hold and do by a plan, as lines of text."""
 
+from collections import Counter
 from textwrap import wrap
 
 from planner.views.layout import bubble, layout_words, shards_on, stages
 from planner.views.summary import host_bytes
-from planner.views.words import folded, in_ranges, indented, listed, on_devices, ranges
+from planner.views.words import few, folded, in_ranges, indented, listed, on_devices, ranges
 from plans.order import kept_bytes, node_count, store_bytes, waiting
 from plans.schema import Device, Plan, Program
 from plans.timing import device_times, round_compute_us, round_exposed_us
@@ -12,6 +13,7 @@ from profiles.units import show_bytes, show_us
 
 _MOST_ROWS = 64  # of a program
 _MOST_PROGRAMS = 12
+_LITTLE = 50  # below 1/n of a round, copies cost next to nothing
 _GANG = ("device", "shards", "busy", "bubble", "peak", "exposed copies")
 
 
@@ -66,8 +68,44 @@ def _all_devices(plan: Plan) -> list[str]:
     busy = {device for segment in plan.segments for device in segment.devices}
     idle = [number for number in range(len(told)) if number not in busy]
     names = " … ".join(dict.fromkeys(plan.devices[n].name for n in (*idle[:1], *idle[-1:])))
-    left = f"  left idle: {in_ranges(idle)} {names}; no plan that was found gains by it"
-    return [*lines, left] if idle else lines
+    same = f"{len(busy)} device{'s' * (len(busy) > 1)} would take"
+    left = f"  left idle: {in_ranges(idle)} {names}; no plan that was found gains by it: {same} "
+    return [*lines, left + show_us(plan.prediction.makespan_us)] if idle else lines
+
+
+def streamed(plan: Plan) -> list[str]:
+    """What keeps shards from staying on their devices, a line for programs of which the same is to
+    be said; none where all stay."""
+    found: dict[str, list[str]] = {}
+    for program in plan.programs:
+        if not program.evaluates and (why := _why_streamed(plan, program)):
+            found.setdefault(why, []).append(program.name)
+    return [f"  {few(names)}: {why}" for why, names in found.items()]
+
+
+def _why_streamed(plan: Plan, program: Program) -> str:
+    """The same of one program, by its device whose shards are the largest; empty where all stay."""
+    whole, moves = Counter[int](), False
+    for name in program.tasks:
+        shards = plan.task(name).shards
+        for device, mine in shards_on(stages(program, name)).items():
+            own = [shards[k] for k in mine]
+            moves |= not all(one.resident for one in own)
+            kept = sum(one.param_bytes + one.grad_bytes + one.state_bytes for one in own)
+            whole[device] += kept + sum(one.base_bytes for one in own)
+    if not moves:
+        return ""
+    budget = min(plan.devices[n].budget_bytes for n in _first_devices(plan, program))
+    size, beside = max(whole.values()), max(one.reserve_bytes for one in program.memory)
+    told = f"{show_bytes(size)} of parameters, gradients and optimizer state, beside "
+    told += f"{show_bytes(beside)} of transients, "
+    if size + beside > budget:
+        return f"{told}are more than the {show_bytes(budget)} of a device"
+    exposed = max(round_exposed_us(program))
+    but = f" but {show_us(exposed)} of a round" * (exposed > 0)
+    if exposed * _LITTLE <= program.period_us:
+        return f"{told}could; streaming costs next to nothing: compute hides all copies{but}"
+    return f"{told}could; compute hides all copies{but}, and no plan that was found is faster"
 
 
 def _stores(plan: Plan) -> list[str]:

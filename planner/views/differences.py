@@ -8,7 +8,7 @@ from typing import NamedTuple
 from planner.views.layout import bubble, layout, stages
 from planner.views.stalls import parts_of_round
 from planner.views.summary import mean_completion_us
-from planner.views.words import more
+from planner.views.words import few, more
 from plans.order import waiting
 from plans.schema import Plan, Program
 from plans.timing import device_times
@@ -52,7 +52,7 @@ def reasons(first: Plan, second: Plan) -> list[str]:
         one, other = _program(first, name), _program(second, name)
         if one and other and (said := _parts(first, one, second, other)):
             told.setdefault(said, []).append(name)
-    return [*lines, *(f"{_named(names)}: {said}" for said, names in list(told.items())[:_MOST])]
+    return [*lines, *(f"{few(names)}: {said}" for said, names in list(told.items())[:_MOST])]
 
 
 def describe_differences(first: Plan, second: Plan, names: tuple[str, str]) -> str:
@@ -63,7 +63,7 @@ def describe_differences(first: Plan, second: Plan, names: tuple[str, str]) -> s
     groups = [(of, list(own)) for of, own in groupby(found, key=lambda one: one.of)]
     rows = [("", "", "first", "second")]
     for of, own in groups[: _MOST + 1]:
-        heads = [_named(of) if of else "plan", *[""] * len(own)]
+        heads = [few(of) if of else "plan", *[""] * len(own)]
         rows += [(h, o.what, o.first, o.second) for h, o in zip(heads, own, strict=False)]
     left = more("", len(groups) - _MOST - 1, " groups of tasks")
     return "\n".join([title, *columns(rows), *left, "", *reasons(first, second)])
@@ -141,10 +141,6 @@ def _cuts(numbers: Sequence[int]) -> str:
 
 def _counted(kinds: Iterable[str]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(kinds).items()))
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _parts(one: Plan, a: Program, other: Plan, b: Program) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.views.devices import devices, gang, memory
+from planner.views.devices import devices, gang, memory, streamed
 from planner.views.stalls import diagnosis
 from planner.views.summary import mean_completion_us, step_words
 from planner.views.words import in_ranges, indented, listed, more
@@ -31,6 +31,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         [f"plan by {plan.solver.policy}, seed {plan.solver.seed}: {_result(plan)}{_marks(plan)}"],
         ["devices", *devices(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
+        *(["what keeps shards from staying", *lines] for lines in [streamed(plan)] if lines),
         ["segments", *_segments(plan)],
         ["bounds", *indented(bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),

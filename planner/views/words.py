@@ -45,6 +45,11 @@ def listed(head: Sequence[str], rows: Sequence[Sequence[str]], most: int, what: 
     return [*indented([head, *rows[:most]]), *more("  ", len(rows) - most, what)]
 
 
+def few(names: Sequence[str]) -> str:
+    """`a, b and 3 more`."""
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
 def folded(rows: Sequence[tuple[int, tuple[str, ...]]]) -> list[tuple[list[int], tuple[str, ...]]]:
     """Numbered rows, where there are many those that say the same taken together."""
     if len(rows) <= _MOST_ALONE:

@@ -20,6 +20,7 @@ from profiles.errors import FormatError
 from profiles.schema import Evaluation, LayerCost, Profile, Time
 from profiles.units import (
     LARGEST,
+    enough_bytes,
     parse_bytes,
     parse_rate,
     parse_us,
@@ -106,6 +107,8 @@ def test_sizes_and_rates_read_as_people_write_them() -> None:
     assert parse_bytes("4096") == 4096
     assert parse_rate("25GB/s") == 25_000_000_000
     assert show_bytes(24 << 20) == "24.0 MiB"
+    assert enough_bytes((24 << 20) + 1) == "25165825 (24.1MiB)"
+    assert enough_bytes(24 << 20) == "25165824 (24.0MiB)"
     assert show_us(15_100) == "15.1 ms"
 
 

@@ -97,4 +97,4 @@ def smallest_budget(source: str, *options: object) -> int:
     answer = planner_cli("build", source, "-o", output, *options, "--device-memory", 1)
     refused(answer, 3, "smallest --device-memory that would do: ")
     assert not Path(output).exists()
-    return int(answer.err.rsplit(maxsplit=1)[1])
+    return int(answer.err.rpartition("would do: ")[2].split()[0])

@@ -33,8 +33,8 @@ def test_tasks_that_wait_on_the_disk_train_like_alone() -> None:
     profile(f"{__file__}:many", "many.json", "--disk", "away")
     ask = ("build", "many.json", "-o", "none.json", "--host-memory", 1)
     told = planner_cli(*ask, "--disk-space", 0).err.split("smallest --host-memory", 1)[1]
-    bare = int(told.split("would do: ", 1)[1].split(",")[0])
-    least = int(planner_cli(*ask).err.rsplit(maxsplit=1)[1])
+    bare = int(told.split("would do: ", 1)[1].split()[0])
+    least = int(planner_cli(*ask).err.rpartition("would do: ")[2].split()[0])
     assert least < bare
     options = ("--segment-steps", 1, "--devices", 2, "--host-memory", least)
     succeeded(planner_cli("build", "many.json", "-o", "plan.json", *options))

@@ -22,6 +22,7 @@ from support.same import assert_saved
 
 import executor.cli
 import plans
+from executor import tuning
 from executor.workload import load
 from plans import runlog
 
@@ -107,6 +108,8 @@ def test_the_sweep_of_the_page() -> None:
     best = next(line.split()[0] for line in answer.out.splitlines() if line.endswith("  best"))
     assert_as_alone("my.py:sweep", best)
     assert "rung 2 of 3: 2 task(s) up to step 3: " in answer.err
+    told = ["profiling 6 task(s)", "planning 6 task(s) up to step 1", "planning 2 task(s) up to "]
+    assert [one for one in told if one not in answer.err] == []
     assert "whole sweep: predicted " in answer.out
 
 
@@ -193,6 +196,17 @@ def test_what_cannot_be_planned_ends_as_build_does() -> None:
     assert answer.code == 3
     assert answer.err.splitlines()[-1].startswith("error: planning up to step 2: infeasible: ")
     assert [path.name for path in Path("x").iterdir()] == ["profile.json"]
+
+
+def test_an_interrupted_sweep_says_how_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it profiles or plans."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning.Tuning, "run", interrupted)
+    told = "error: interrupted; the same command goes on from where it ended\n"
+    assert tune("work.py:sweep") == Answer(130, "", told)
 
 
 @pytest.mark.usefixtures("within")

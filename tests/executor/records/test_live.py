@@ -94,6 +94,19 @@ def test_without_rich_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install rich" in terminal.shown()
 
 
+def test_long_work_is_named_while_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line, and on a terminal in one that moves and goes in the end."""
+    with live.working("planning"):
+        assert capsys.readouterr().err == "planning\n"
+    terminal = Terminal(monkeypatch)
+    with live.working("planning"):
+        time.sleep(0.2)
+    assert "\x1b[2K" in terminal.shown()  # the line is cleared
+    assert terminal.text.count("planning") > 1
+
+
 def test_messages_come_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, each drawn before the table that follows."""
     terminal = Terminal(monkeypatch)

@@ -1,5 +1,6 @@
 """The search: more of anything is never worse, the same is the same, and only what is known."""
 
+import re
 import time
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from support.strategies import Small, faster, fitted, small
 from planner import Infeasible, build
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
-from planner.search.task import Candidate, Search
+from planner.search.task import Candidate, Search, lay_out_on
 from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
@@ -52,6 +53,22 @@ def test_more_memory_or_a_faster_link_is_never_slower(seed: int, layers: int, pe
     assert period_us(case, case.links, case.device_bytes * percent // 100) <= before
     for way in ("h2d", "d2h"):
         assert period_us(case, faster(case.links, way, percent), case.device_bytes) <= before
+
+
+def test_too_little_memory_is_told_with_what_all_of_it_needs() -> None:
+    """From there on nothing has to move; with a byte less there is no such plan."""
+    case = small(1, 3)
+    with pytest.raises(Infeasible) as short:
+        Search(case.task, case.links, 1).best(Effort(time.monotonic() + PLENTY_S, 0, TENTH))
+    told = re.search(
+        r"all of it can stay on the device from .* \((\d+) bytes\) on", str(short.value)
+    )
+    assert told
+    starts = Search(case.task, case.links, 1).starts
+    whole = [starts.whole(costs) for costs in starts.sizes]
+    fits = [[lay_out_on(one, case.links, int(told[1]) - n) for one in whole] for n in (0, 1)]
+    assert any(fits[0])
+    assert not any(fits[1])
 
 
 @settings(max_examples=2)

@@ -182,7 +182,9 @@ def test_a_plan_with_a_disk_is_certified() -> None:
 
 
 def test_without_a_disk_the_error_says_what_one_would_do() -> None:
-    with pytest.raises(Infeasible, match=r"would do: (\d+), or (\d+) with a disk.*--disk DIR"):
+    with pytest.raises(
+        Infeasible, match=r"would do: (\d+) \(.*\), or (\d+) \(.*\) with a disk.*--disk DIR"
+    ):
         build(small(6, 20 << 20, disk=None), profile_sha256=HASH)
 
 

@@ -16,7 +16,7 @@ from planner import Infeasible, Problem, build
 from planner.views import describe_alternatives, layout_words, stages, summary
 from planner.views.compare import compare
 from planner.views.compare_table import table
-from planner.views.devices import gang
+from planner.views.devices import gang, streamed
 from planner.views.focus import focus
 from planner.views.layout import Stage, layout
 from planner.views.show import describe
@@ -106,6 +106,23 @@ def test_questions_without_an_answer_are_usage_errors(
     monkeypatch.chdir(tmp_path)
     refused(planner_cli("show", SAMPLE, *options.split()), 2, text)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("mib", "told"),
+    [
+        (24, "are more than the 24.0 MiB of a device"),
+        (64, "could; streaming costs next to nothing: compute hides all copies but 5.6 ms of a "),
+    ],
+)
+def test_shards_that_do_not_stay_have_a_reason(mib: int, told: str) -> None:
+    """The device is too small for all of them, or it is not, and moving them costs little."""
+    plan = plans.load(SAMPLE)
+    devices = tuple(replace(one, budget_bytes=mib << 20) for one in plan.devices)
+    found = part(describe(replace(plan, devices=devices)), "what keeps shards from staying")
+    assert "gpt-1e-4, gpt-3e-4 and 2 more: 38.4 MiB of parameters, " in found
+    assert told in found
+    assert streamed(handmade.resident()) == []
 
 
 def test_json_of_a_plan_is_what_build_prints() -> None:
