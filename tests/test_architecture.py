@@ -73,7 +73,7 @@ MAY_IMPORT = {
         "report": "records replay",
         "books": "devices replay",
         "standings": "workload",
-        "tuning": "standings workload",
+        "tuning": "standings workload records",
         "cli": "tuning standings books processes report driver records profiling workload",
         "__main__": "cli",
     },
