@@ -12,7 +12,7 @@ from typing import Any
 from executor.records import Result, drop_text
 from plans.runlog import LOG
 from plans.schema import Plan, Task
-from plans.timing import task_spans
+from plans.timing import duration_us, runs
 from profiles import console
 from profiles.units import show_bytes, show_us
 
@@ -20,9 +20,9 @@ _SHOWN = 3  # latest evaluations of a task in the table
 
 
 def to_json(plan: Plan, result: Result, folder: Path) -> str:
-    """Times in µs since the run began. `planned_end_us`: planned end of a task's last step;
-    `ended_us`: actual end of its latest one; `warning`: the first loss that was no number;
-    `errors`: files that could not be written at the end."""
+    """Times in µs since the run began. `planned_end_us`: when a task's last step was to be done;
+    `ended_us`: when its latest one was; both without what is written back then. `warning`:
+    the first loss that was no number; `errors`: files that could not be written at the end."""
     content = {
         "tasks": list(_tasks(plan, result)),
         "predicted_us": plan.prediction.makespan_us,
@@ -39,7 +39,7 @@ def to_json(plan: Plan, result: Result, folder: Path) -> str:
 
 
 def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
-    planned = {name: end_us for name, (_, end_us) in task_spans(plan).items()}
+    planned = _planned_us(plan)
     for task in plan.tasks:
         losses, drop = result.losses[task.name], result.dropped.get(task.name)
         stop = result.stopped.get(task.name)
@@ -62,6 +62,17 @@ def _tasks(plan: Plan, result: Result) -> Iterator[dict[str, Any]]:
             "dropped": why,
             "stopped": {"step": stop.step, "rule": stop.rule} if stop else None,
         }
+
+
+def _planned_us(plan: Plan) -> dict[str, int]:
+    """When the last step of each task is to be done."""
+    found = dict[str, int]()
+    for segment in plan.segments:
+        program = plan.program(segment.program)
+        trained_us = duration_us(program, segment.rounds, runs(segment)) - program.leave_us
+        for name in () if program.evaluates else program.tasks:
+            found[name] = max(found.get(name, 0), segment.start_us + trained_us)
+    return found
 
 
 def _metrics(result: Result, task: str, step: int) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def paged(plan: Path, folder: Path, page: Path | None) -> Iterator[None]:
 
 def table(plan: Plan, result: Result, folder: Path) -> str:
     """A row per task, times and peaks, and a line for each task dropped or file not written."""
-    head = ("task", "steps", "first loss", "last loss", "ended")
+    head = ("task", "steps", "first loss", "last loss", "last step at")
     lines = console.columns([head, *(_row(task, result) for task in plan.tasks)], numbers=True)
     predicted, actual = show_us(plan.prediction.makespan_us), show_us(result.actual_us)
     note = f" ({plan.emulated})" if plan.emulated else ""

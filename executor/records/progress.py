@@ -73,7 +73,8 @@ class Progress:
             op = self._ops.get(device.name)
             devices.append((device.name, op.op, str(op.round)) if op else (device.name, "", ""))
         running = self._running(ends)
-        tasks: list[Sequence[str]] = [("task", "step", "loss", "", "planned", "actual", "ends at")]
+        heads = ("task", "step", "loss", "", "planned", "actual", "last step at")
+        tasks: list[Sequence[str]] = [heads]
         for name in running[:_ROWS]:
             done = len(recorder.losses[name])
             times = self.planned_us(name, done), recorder.ended_us[name], ends[name]
@@ -120,7 +121,7 @@ class Progress:
         }
 
     def line(self, elapsed_us: int) -> str:
-        """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 done at 60.00 s; ...`"""
+        """`3/10 steps, 31.00 s, 55.00 s left; a 2/5 loss 4.21 last step at 60.00 s; ...`"""
         ends = self.ends_us()
         return "; ".join([self._head(elapsed_us, ends), *self._under_way(ends)])
 
@@ -146,7 +147,7 @@ class Progress:
         for name in running[:_SHOWN]:
             said = [f"{name} {len(losses[name])}/{self._steps[name]}"]
             said += [f"loss {_latest(losses[name]):.4g}", self._judged(name)]
-            shown.append(f"{' '.join(filter(None, said))} done at {show_us(ends_us[name])}")
+            shown.append(f"{' '.join(filter(None, said))} last step at {show_us(ends_us[name])}")
         return shown + ([f"{len(running) - _SHOWN} more"] if len(running) > _SHOWN else [])
 
     def _judged(self, task: str) -> str:

@@ -128,7 +128,7 @@ def report(
 def _runs(plan: Plan, plan_sha256: str, every: Mapping[str, Sequence[RunLog]]) -> Rows:
     """How each run ended, and the latest loss of some tasks."""
     tasks = [task.name for task in plan.tasks[:_LOSSES]]
-    rows: Rows = [("run", "ended", "after", "against the plan", *(f"loss of {t}" for t in tasks))]
+    rows: Rows = [("run", "status", "after", "against the plan", *(f"loss of {t}" for t in tasks))]
     for name, logs in every.items():
         found = compare(plan, logs[-1], plan_sha256)
         late = f"{found.makespan_error:+.1%}"
@@ -216,7 +216,7 @@ def _events(log: RunLog) -> Iterator[tuple[int, str]]:
         where = f" in {drop.op}" if drop.op else ""
         yield drop.at_us, f"{drop.task}: dropped in step {drop.step}{where}: {drop.reason}"
     for stop in log.stops:
-        yield stop.at_us, f"{stop.task}: ended after step {stop.step} by {stop.rule}"
+        yield stop.at_us, f"{stop.task}: stopped after step {stop.step} by {stop.rule}"
     for again in log.restarts:
         yield again.at_us, f"began again: {again.error or 'it had been killed'}"
     if log.end:

@@ -105,7 +105,7 @@ def compared(c: Comparison) -> Compared:
     )
     return Compared(
         [("", *_RATIO), *rows],
-        [("task", *_RATIO, "first loss", "last loss"), *tasks],
+        [("task, first to last op", *_RATIO, "first loss", "last loss"), *tasks],
         [("kind", *_RATIO, "median op"), *kinds],
         [("but for sends", "process", *_RATIO, "median op"), *devices],
     )

@@ -203,6 +203,9 @@ def test_without_it_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"\nwarning: task a: {text}" in report.table(plan, result, Path("x"))
     told = json.loads(report.to_json(plan, result, Path("x")))["tasks"]
     assert [task["warning"] for task in told] == [text, None, None, None]
+    progress = Progress(plan, Recorder(plan.tasks))  # the end that a run's table expects
+    ends = [progress.planned_us(task.name, task.steps) for task in plan.tasks]
+    assert [task["planned_end_us"] for task in told] == ends
 
 
 def test_all_tasks_fail(tmp_path: Path) -> None:
@@ -344,4 +347,4 @@ def test_progress_follows_the_plan() -> None:
     progress.show([runlog.DropRecord("d", 0, "", "", 0)])
     assert progress.ends_us() == {name: 2 * planned[name] for name in "abc"}
     assert progress.line(now).startswith("2/12 steps, ")
-    assert "; a 2/4 loss 1.25 done at " in progress.line(now)
+    assert "; a 2/4 loss 1.25 last step at " in progress.line(now)
