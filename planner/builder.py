@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec import structs
 
-from planner.bases import Grouping, groupings, joined, parted
+from planner.bases import Grouping, groupings, joined, parted, told
 from planner.bounds import Bounds, bounds_by_lengths, named_bounds, task_bounds
 from planner.errors import Infeasible, NoPlanFound
 from planner.exploring import explore
@@ -74,10 +74,11 @@ def build(
     ways = groupings(problem) if policy == "gantry" else []
     if ways:
         return _on_bases(problem, ways, effort, jobs)
+    why = f"--policy {policy} plans each by itself" * (policy != "gantry")
     if not with_lengths(problem, policy):
         plan, _ = _fitted(problem, policy, effort, jobs)
         prove(plan)
-        return plan
+        return told(problem, plan, why=why)
     if output is None:
         raise FormatError("the samples of a task have lengths, so build(output=...) is needed")
     problem = problem.reordered()
@@ -89,7 +90,7 @@ def build(
                 samples.copy(one.packed.table, samples.table_path(output, task.name))
             if one.packed and (evaluations := one.packed.evaluations):
                 samples.copy(evaluations.table, samples.table_path(output, held_out(task.name)))
-    return plan
+    return told(problem, plan, why=why)
 
 
 def draft(
@@ -105,7 +106,7 @@ def draft(
     effort = Effort(time.monotonic() + seconds, seed, limits or default())
     if ways := groupings(problem):
         return _on_bases(problem, ways, effort, jobs)
-    return _fitted(problem, "gantry", effort, jobs)[0]
+    return told(problem, _fitted(problem, "gantry", effort, jobs)[0])
 
 
 def _possible(problem: Problem, policy: Policy) -> None:
@@ -133,6 +134,7 @@ def _on_bases(problem: Problem, ways: Sequence[Grouping], effort: Effort, jobs: 
     joined tasks each task may have another part, which may come together in an order in which no
     loop adds: such a plan the checker refuses, and it counts as not found."""
     found, failures = list[Plan](), list[Infeasible | NoPlanFound | InvalidPlan]()
+    tried = list[tuple[Grouping, int | str]]()
     for number, grouping in enumerate(ways):
         share = effort.left / (len(ways) - number)
         own = replace(effort, deadline=time.monotonic() + share)
@@ -141,11 +143,17 @@ def _on_bases(problem: Problem, ways: Sequence[Grouping], effort: Effort, jobs: 
             plan = parted(problem, grouping, made)
             prove(plan)
             found.append(plan)
+            tried.append((grouping, plan.prediction.makespan_us))
         except (Infeasible, NoPlanFound, InvalidPlan) as error:
             failures.append(error)
-    if not found:
+            tried.append((grouping, str(error).splitlines()[0]))
+    if not found and not problem.disk:
         raise failures[-1]
-    return min(found, key=lambda plan: plan.prediction.makespan_us)
+    if not found:
+        plan, _ = _fitted(problem, "gantry", effort, jobs)
+        prove(plan)
+        return told(problem, plan, why=f"with the base in the host store: {failures[-1]}")
+    return told(problem, min(found, key=lambda plan: plan.prediction.makespan_us), tried)
 
 
 def _fitted(

@@ -59,11 +59,20 @@ class Alternative(Struct, frozen=True, kw_only=True):
     why_not: Label = ""
 
 
+class Group(Struct, frozen=True):
+    """Tasks that train together, but not with others of their base, which is that of the task
+    `base`; and why not."""
+
+    tasks: Annotated[tuple[Name, ...], Meta(min_length=1)]
+    base: Name
+    why: Label
+
+
 class Solver(Struct, frozen=True):
     """The search that found the plan; the same for two builds of the same inputs.
 
     alternatives: of tasks that could train on several devices, the best ones; looked_at: by task,
-    how many ways there were."""
+    how many ways there were. groups: of tasks of one base, where they do not all train together."""
 
     policy: Literal["gantry", "hydra"]
     seed: Count
@@ -71,3 +80,4 @@ class Solver(Struct, frozen=True):
     candidates: Count
     alternatives: tuple[Alternative, ...] = ()
     looked_at: dict[Name, Count] = {}
+    groups: tuple[Group, ...] = ()

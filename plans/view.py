@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from plans.schema import Buffer, Program, Role, Task
+from plans.schema import Buffer, Plan, Program, Role, Task
 from plans.timing import kinds_of, of_kind
 
 
@@ -87,3 +87,14 @@ def stored(task: Task) -> dict[str, Entry]:
                 owner = task.base if role == "base" else task.name
                 kept[f"{owner}.s{number}.{role}"] = Entry(owner, number, role, size)
     return kept
+
+
+def base_owners(plan: Plan) -> dict[str, str]:
+    """For each task with a base the first one that has it in the same bytes of the host store."""
+    begins = {b.name: b.offset for b in plan.host.buffers if b.name.endswith(".base")}
+    firsts, found = dict[int | None, str](), dict[str, str]()
+    for task in plan.tasks:
+        own = [name for name in stored(task) if name.endswith(".base")] if task.base else []
+        if own:
+            found[task.name] = firsts.setdefault(begins.get(own[0]), task.name)
+    return found

@@ -33,6 +33,7 @@ from executor.workload import Ending, Task, build, samples_of
 from plans.order import begins_away, spans, waiting
 from plans.part import Part
 from plans.schema import Task as PlanTask
+from plans.view import base_owners
 
 # The layers of a task's model, in the order in which they run.
 Cutter = Callable[[PlanTask, Task, nn.Module], list[nn.Module]]
@@ -42,6 +43,8 @@ class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
     `base`: of what it does not train, see `checks.base_of`; None where files have that, too.
+    `owner`: the first task that has it in the same bytes, which writes it.
+    `owner`: the first task that has it in the same bytes, and writes it there.
     `saved`: where an earlier run left it. `fills`: the shards of which it writes what they begin
     with into the store; None where another process does that.
     """
@@ -57,6 +60,7 @@ class HostTask:
         cut: Cutter,
         fills: Collection[int] | None,
         base: str | None = None,
+        owner: str = "",
     ) -> None:
         self.plan = plan
         self.task = task
@@ -67,6 +71,7 @@ class HostTask:
             expect_samples(plan, saved, self.samples)
         self.model, self.rng_state = build(task, source)
         self.base = base or base_of(self.model, plan.precision)
+        self._owner = owner or plan.base
         self._names = {id(p): name for name, p in self.model.named_parameters()}
         self.loss_scale: Mapping[str, Tensor] | None = None
         if saved:
@@ -96,12 +101,12 @@ class HostTask:
         """Let a shard begin in the store. The base is there already where another task has written
         it; MismatchError where that has another one."""
         own, base = self._flats[k] if fills else {}, self._flats[k]["base"]
-        writes = fills and self.plan.base == self.plan.name
+        writes = fills and self._owner == self.plan.name
         shard.write_params(own.get("param"), own.get("state"), base if writes else None)
         if fills and not writes and shard.parameters.differs(base):
             raise MismatchError(
                 f"task {self.plan.name}: what it does not train is no longer what task "
-                f"{self.plan.base} does not train; profile and build again"
+                f"{self._owner} does not train; profile and build again"
             )
         shard.parameters.bind_base(base)
 
@@ -254,12 +259,14 @@ class HostStore:
         self._shelf = shelf
         self.tasks: dict[str, HostTask] = {}
         lines, begin, waits = list[str](), begins_away(part.plan), waiting(part.plan)
+        owners = base_owners(part.plan)
         for t in sorted(part.tasks, key=lambda t: t.name not in begin):
             own = by_name[t.name], self.flats, staging[t.name], source, saved.get(t.name), cut
             fills = None if shared and not shared.fills else part.held.get(t.name, ())
-            base = self.tasks[t.base].base if t.base in self.tasks else None  # hashed once
+            owner = owners.get(t.name, "")
+            base = self.tasks[owner].base if owner in self.tasks else None  # hashed once
             try:
-                self.tasks[t.name] = HostTask(t, *own, fills, base)
+                self.tasks[t.name] = HostTask(t, *own, fills, base, owner)
             except MismatchError as error:
                 lines += error.lines
                 continue

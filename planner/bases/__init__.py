@@ -3,3 +3,4 @@
 from planner.bases.groups import Grouping, groupings
 from planner.bases.joined import joined
 from planner.bases.parted import parted
+from planner.bases.reasons import told

@@ -1,6 +1,7 @@
 """Which tasks train together on one base: all of it once a step for the microbatches of all."""
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from planner.inputs import Problem
 from profiles.schema import Task
@@ -9,19 +10,33 @@ Grouping = Sequence[Sequence[str]]
 """The tasks of each group, by name. Each task with a base is in one."""
 
 
+class Base(NamedTuple):
+    """What a task does not train: its content, and the bytes of it in each layer."""
+
+    sha256: str | None
+    sizes: tuple[int, ...]
+
+
+def base_of(task: Task) -> Base:
+    return Base(task.base, tuple(layer.param_bytes - layer.grad_bytes for layer in task.layers))
+
+
 def groupings(problem: Problem) -> list[Grouping]:
     """The ways to group tasks that are worth a plan: all of a base together, as many as there are
     devices, and each by itself. Empty where no two tasks have a base in common.
 
     More tasks in a group divide the time of the link by their number, and take more memory for what
-    each has of its own; fewer leave devices to other groups."""
-    if problem.objective != "makespan" or problem.wants or problem.layout or problem.nodes > 1:
+    each has of its own; fewer leave devices to other groups. Tasks that cannot train together have
+    their base once in the host store, each in a group of its own."""
+    if unasked(problem):
         return []
-    bases: dict[Hashable, list[str]] = {}
-    for at, task in enumerate(problem.tasks):
-        if task.base is not None and _joins(problem, task):
-            bases.setdefault(_alike(problem, at), []).append(task.name)
-    groups = [names for names in bases.values() if len(names) > 1]
+    alike: dict[Base, dict[Hashable, list[str]]] = {}
+    for task in problem.tasks:
+        if task.base and not alone(problem, task):
+            kinds = alike.setdefault(base_of(task), {})
+            key = task.name if whole(task) else tuple(facts(problem, task.name).values())
+            kinds.setdefault(key, []).append(task.name)
+    groups = [names for kinds in alike.values() if _several(kinds) for names in kinds.values()]
     most, devices = max(map(len, groups), default=0), problem.devices
     sizes = {1, most, -(-most // devices), -(-most // (2 * devices))} if groups else set[int]()
     return [
@@ -30,23 +45,53 @@ def groupings(problem: Problem) -> list[Grouping]:
     ]
 
 
-def _joins(problem: Problem, task: Task) -> bool:
-    """True if its microbatches may run between those of others: they have no lengths, add up to the
-    batch in the usual order, and draw as often each time; what is tied is not trained."""
+def _several(kinds: dict[Hashable, list[str]]) -> bool:
+    return sum(map(len, kinds.values())) > 1
+
+
+def unasked(problem: Problem) -> str:
+    """The reason why no tasks of the problem may train together; "": some may."""
+    for given, why in (
+        (problem.objective != "makespan", f"--objective {problem.objective} plans each by itself"),
+        (problem.wants, "a start, deadline or priority plans each by itself"),
+        (problem.layout, "--layout plans each by itself"),
+        (problem.nodes > 1, "several nodes plan each by itself"),
+        (any(t.lengths for t in problem.tasks), "samples with lengths plan each by itself"),
+    ):
+        if given:
+            return why
+    return ""
+
+
+def alone(problem: Problem, task: Task) -> str:
+    """The reason why a task has its base within its other parameters; "": it has it apart."""
+    if problem.additions.get(task.name):
+        return "its microbatches add up as those of an earlier plan"
+    return "it trains what is tied" * any(task.tie_bytes)
+
+
+def whole(task: Task) -> str:
+    """The reason why no microbatch of others may run between those of a task; "": they may."""
+    if task.parts.together:
+        return "its batch stays whole"
     known = all(cost.rng_draws is not None for layer in task.layers for cost in layer.costs)
-    bound = problem.additions.get(task.name) or any(task.tie_bytes)
-    return known and not (task.lengths or task.parts.together or bound)
+    return "" if known else "its layers draw random numbers of which the count changes"
 
 
-def _alike(problem: Problem, at: int) -> Hashable:
-    """Equal for tasks that could be one: of one base that lies in equal layers."""
-    task = problem.tasks[at]
-    layers = [
-        (layer.param_bytes - layer.grad_bytes, *((c.in_bytes, c.out_bytes) for c in layer.costs))
-        for kind in problem.kinds
-        for layer in kind.tasks[at].layers
-    ]
-    sizes = [batch.microbatch for batch in task.batches]
-    before = problem.done.get(task.name, 0), problem.microbatch.get(task.name, 0)
-    said = task.base, task.steps, task.batch, task.precision, task.evaluation, task.ties
-    return *said, *before, *sizes, *layers
+def facts(problem: Problem, name: str) -> dict[str, Hashable]:
+    """What is equal for tasks that could be one, of one base."""
+    at = [task.name for task in problem.tasks].index(name)
+    task, kinds = problem.tasks[at], [kind.tasks[at] for kind in problem.kinds]
+    costs = [[cost for layer in own.layers for cost in layer.costs] for own in kinds]
+    return {
+        "steps": task.steps,
+        "batch": task.batch,
+        "precision": task.precision,
+        "step to go on from": problem.done.get(name, 0),
+        "earlier microbatch": problem.microbatch.get(name, 0),
+        "evaluation": task.evaluation,
+        "tied layers": task.ties,
+        "layers": tuple(base_of(own) for own in kinds),
+        "measured microbatches": tuple(batch.microbatch for batch in task.batches),
+        "boundary": tuple((cost.in_bytes, cost.out_bytes) for own in costs for cost in own),
+    }

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from planner.bases.groups import Grouping
+from planner.bases.groups import Base, Grouping, base_of
 from planner.inputs import DeviceGroup, Problem
 from profiles.codec import align
 from profiles.schema import BatchCost, Layer, LayerCost, Task, Time
@@ -36,11 +36,11 @@ def joined(problem: Problem, grouping: Grouping) -> Problem:
         )
 
     names = {group[0]: joined_name(group) for group in grouping}
-    seen, spare = set[object](), 0
+    seen, spare = set[Base](), 0
     for task in problem.tasks:
         if task.name in firsts:
-            spare += _base_bytes(task) if task.base in seen else 0
-            seen.add(task.base)
+            spare += sum(base_of(task).sizes) if base_of(task) in seen else 0
+            seen.add(base_of(task))
     return replace(
         problem,
         kinds=tuple(replace(kind, tasks=tasks(kind)) for kind in problem.kinds),
@@ -49,10 +49,6 @@ def joined(problem: Problem, grouping: Grouping) -> Problem:
         done={names.get(name, name): steps for name, steps in problem.done.items()},
         microbatch={names.get(name, name): size for name, size in problem.microbatch.items()},
     )
-
-
-def _base_bytes(task: Task) -> int:
-    return sum(layer.param_bytes - layer.grad_bytes for layer in task.layers)
 
 
 def _one(tasks: Sequence[Task]) -> Task:

@@ -7,11 +7,11 @@ Every op takes the place of the one that it is part of, in its stream and among 
 it. So the order stands, and times are simulated anew. At last bases stay where that is shorter.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from planner.bases.groups import Grouping
+from planner.bases.groups import Grouping, base_of
 from planner.bases.joined import joined_name
 from planner.bases.lasting import lasting, with_programs
 from planner.bases.splitting import Buffers, Members
@@ -40,7 +40,7 @@ def parted(problem: Problem, grouping: Grouping, plan: Plan) -> Plan:
     tasks = {t.name: members[t.name].tasks if t.name in members else [t] for t in plan.tasks}
     made = structs.replace(
         plan,
-        host=Host(problem.host_bytes, _closed_up(plan.host.buffers, own)),
+        host=Host(problem.host_bytes, _host(problem, plan, own, members.values())),
         tasks=tuple(task for own in tasks.values() for task in own),
         solver=structs.replace(
             plan.solver,
@@ -57,7 +57,7 @@ def parted(problem: Problem, grouping: Grouping, plan: Plan) -> Plan:
 def _members(
     problem: Problem, groups: Mapping[str, Sequence[str]], plan: Plan
 ) -> dict[str, Members]:
-    """The tasks of each joined task. Bases are one where they lie in the same shards."""
+    """The tasks of each joined task. Bases have one name where they lie in the same shards."""
     profiled = {task.name: task for task in problem.tasks}
     owners: dict[object, str] = {}
     found = {}
@@ -66,7 +66,7 @@ def _members(
         if group is None:
             continue
         cuts = [(shard.first_layer, shard.end_layer) for shard in task.shards]
-        base = owners.setdefault((profiled[group[0]].base, *cuts), group[0])
+        base = owners.setdefault((base_of(profiled[group[0]]), *cuts), group[0])
         counts = [profiled[name].batch // task.microbatch for name in group]
         own = [_task(task, profiled[name], base, sum(counts[:at])) for at, name in enumerate(group)]
         found[task.name] = Members(task.name, own)
@@ -129,9 +129,36 @@ def _plain(task: Task, host: Mapping[str, Buffer]) -> dict[str, Buffer]:
     return {name: host[name] for name in stored(task) if name in host}
 
 
+def _host(
+    problem: Problem, plan: Plan, own: Mapping[str, Buffer], members: Iterable[Members]
+) -> tuple[Buffer, ...]:
+    """The host store of these buffers. Each base lies there once, behind all else, layer by layer,
+    however tasks are cut; only cuts that share devices have it each for itself."""
+    others = {name: b for name, b in own.items() if not name.endswith(".base")}
+    found = {b.name: b for b in _closed_up(plan.host.buffers, others)}
+    end = max(b.offset + b.bytes for b in found.values())
+    cuts: dict[str, list[Members]] = {}
+    for one in members:
+        cuts.setdefault(one.tasks[0].base, []).append(one)
+    begins, met = dict[object, int](), dict[object, set[str]]()
+    for base, groups in cuts.items():
+        key: object = base_of(next(task for task in problem.tasks if task.name == base))
+        names, seen = {one.name for one in groups}, met.setdefault(key, set())
+        if any(names & {*program.tasks} and seen & {*program.tasks} for program in plan.programs):
+            key = base
+        seen |= names
+        at = begins.setdefault(key, end)
+        for k, shard in enumerate(groups[0].tasks[0].shards):
+            if shard.base_bytes:
+                name = f"{base}.s{k}.base"
+                found[name] = structs.replace(own[name], offset=at)
+                at += shard.base_bytes
+        end = max(end, at)
+    return tuple(found.values())
+
+
 def _closed_up(before: Sequence[Buffer], own: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
-    """These buffers of the host, each at its place but for the bytes that none of them uses any
-    more: of bases that lie elsewhere already."""
+    """These buffers of the host, each at its place but for the bytes that none of them uses."""
     used = union((b.offset, b.offset + b.bytes) for b in own.values())
     gaps = list(_gaps(used, max(b.offset + b.bytes for b in before)))
 

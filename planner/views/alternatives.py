@@ -1,12 +1,15 @@
-"""Ways to train a task on several devices that the search looked at, and why it left them."""
+"""Ways to train a task on several devices that the search looked at, and why it left them; tasks of
+one base that train apart."""
 
 from planner.views.focus import known_task
-from planner.views.words import listed
+from planner.views.words import listed, more
 from plans.prediction import Alternative
-from plans.schema import Plan
+from plans.schema import Plan, Task
+from plans.view import base_owners
 from profiles.units import show_bytes, show_us
 
 _MOST = 60  # of a task
+_MOST_GROUPS = 12  # also names of one
 ALTERNATIVE = (
     *("devices", "layout", "order", "microbatch", "recomputed"),
     *("period", "bound", "peak", "why not"),
@@ -55,3 +58,28 @@ def alternative_row(one: Alternative) -> tuple[str, ...]:
         show_bytes(one.peak_bytes) if one.peak_bytes else "-",
         one.why_not or "in the plan",
     )
+
+
+def bases(plan: Plan) -> list[str]:
+    """A line for each group of tasks that does not train with others of its base; nothing where all
+    of a base train together."""
+    owners, groups = base_owners(plan), plan.solver.groups
+    places: dict[str, set[str]] = {}
+    for group in groups:
+        own = places.setdefault(group.base, set())
+        own.update(owners.get(name, f"{name} alone") for name in group.tasks)
+    lines = []
+    for group in groups[:_MOST_GROUPS]:
+        names = [*group.tasks[:_MOST_GROUPS], *more("", len(group.tasks) - _MOST_GROUPS)]
+        size, times = _frozen(plan.task(group.base)), len(places[group.base])
+        held = f"{times} times, {show_bytes(size)} each" if times > 1 else "once"
+        lines.append(
+            f"  {', '.join(names)}: apart from others on the base of {group.base}, which lies in "
+            f"host memory {held}; {group.why}"
+        )
+    return [*lines, *more("  ", len(groups) - _MOST_GROUPS, " groups")]
+
+
+def _frozen(task: Task) -> int:
+    """The bytes of a task's base, within its parameters or apart."""
+    return sum(s.base_bytes if task.base else s.param_bytes - s.grad_bytes for s in task.shards)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from planner.views.alternatives import bases
 from planner.views.devices import devices, gang, memory, streamed
 from planner.views.stalls import diagnosis
 from planner.views.summary import mean_completion_us, step_words
@@ -32,6 +33,7 @@ def describe(plan: Plan, *, rounds: bool = True) -> str:
         ["devices", *devices(plan)],
         ["tasks", *(line for task in plan.tasks for line in _task(task))],
         *(["what keeps shards from staying", *lines] for lines in [streamed(plan)] if lines),
+        *(["tasks of one base", *lines] for lines in [bases(plan)] if lines),
         ["segments", *_segments(plan)],
         ["bounds", *indented(bounds(plan))],
         *(["what keeps it there", *lines] for lines in [diagnosis(plan)] if lines),

@@ -88,7 +88,7 @@ def aligned(buffers: Iterable[Buffer]) -> Iterator[str]:
 
 def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
     """Parameters and state of every task have a place of their own in the host store, shared only
-    with tasks that are never there at the same time."""
+    with tasks that are never there at the same time, or by bases that are one."""
     held = {buffer.name: buffer for buffer in plan.host.buffers}
     for task in plan.tasks:
         for name, (*_, size) in stored(task).items():
@@ -96,8 +96,10 @@ def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
                 yield f"{name}: the host store has no such buffer, {size} bytes are needed"
             elif held[name].bytes < size:
                 yield f"{name}: has {held[name].bytes} bytes, {size} are needed"
-    told = set[str]()
+    told, laid = set[str](), _laid(plan, held)
     for (_, until, other), (start, _, name) in overlaps(kept(plan)):
+        if _one_base(laid.get(task_of(name)), laid.get(task_of(other)), name, other):
+            continue
         together = _there(name, stays) & _there(other, stays)
         if name not in told and (task_of(name) == task_of(other) or together):
             told.add(name)
@@ -105,6 +107,34 @@ def stores(plan: Plan, stays: Mapping[str, int]) -> Iterator[str]:
                 f"{name}: begins at byte {start} of the host store, inside {other}, which ends "
                 f"at {until}; both are kept between segments"
             )
+
+
+Laid = Mapping[int, int]
+"""For each layer that begins a shard, and behind the last, where its base begins."""
+
+
+def _laid(plan: Plan, held: Mapping[str, Buffer]) -> dict[str, Laid]:
+    """How bases lie whose shards are one behind the other, by the task in whose name they are."""
+    found = dict[str, Laid]()
+    for task in plan.tasks:
+        buffers = [held.get(f"{task.name}.s{k}.base") for k in range(len(task.shards))]
+        at = min((b.offset for b in buffers if b), default=0)
+        places = {0: at}
+        for buffer, shard in zip(buffers, task.shards, strict=True):
+            if buffer and (buffer.offset, buffer.bytes) != (at, shard.base_bytes):
+                break
+            at += shard.base_bytes
+            places[shard.end_layer] = at
+        else:
+            found[task.name] = places
+    return found
+
+
+def _one_base(one: Laid | None, other: Laid | None, *names: str) -> bool:
+    """True for bases that lie alike, whichever way they are cut: nothing changes them."""
+    if not one or not other or not all(name.endswith(".base") for name in names):
+        return False
+    return max(one) == max(other) and all(one[at] == other[at] for at in one.keys() & other.keys())
 
 
 def kept(plan: Plan) -> list[Extent]:

@@ -1,6 +1,9 @@
 """Made-up tasks that train a little of their own on a frozen base that they have in common."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 from msgspec import structs
 from support import synthetic
@@ -9,6 +12,8 @@ from support.searches import effort
 from planner import builder
 from planner.bases import Grouping, joined, parted
 from planner.inputs import Problem
+from planner.search import starts
+from planner.shards import cut_points
 from plans.schema import Plan
 from profiles.codec import align, sha256
 from profiles.schema import Layer, Task
@@ -36,6 +41,18 @@ def grouped(problem: Problem, grouping: Grouping) -> Plan:
     """The plan in which tasks train together so; it is not proven."""
     made, _ = builder._fitted(joined(problem, grouping), "gantry", effort(), 1)
     return parted(problem, grouping, made)
+
+
+@contextmanager
+def cut_apart(name: str) -> Iterator[None]:
+    """The task of this name is cut behind even layers alone, others behind odd ones."""
+
+    def points(task: Task, *, apart: bool = False) -> list[int]:
+        found = cut_points(task, apart=apart)
+        return [0, *found[1 + (task.name == name) : -1 : 2], found[-1]]
+
+    with mock.patch.object(starts, "cut_points", points):
+        yield
 
 
 def _part(layer: Layer, share: int) -> Layer:

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from support.based import grouped
+from support.based import cut_apart, grouped
 from support.cli import executor_cli, planner_cli, profile, refused, succeeded
 from support.forked import ended, started, torchrun
 from support.plain import train
@@ -29,8 +29,10 @@ from torch.optim import SGD, AdamW
 
 import plans
 from executor import Evaluation, Task, run
+from executor.errors import MismatchError
 from planner import Problem
 from plans import prove, runlog
+from plans.view import base_owners
 
 pytestmark = pytest.mark.usefixtures("quick", "untimed", "here")
 
@@ -170,6 +172,26 @@ def test_a_base_that_is_another_one(
     monkeypatch.setenv(change, name)
     refused(executor_cli("run", profiled.with_name("plan.json"), "-o", "x"), 2, said)
     assert not Path("x", "t1.pt").exists()
+
+
+@pytest.mark.parametrize("change", ["", "t1"])
+def test_a_base_that_is_cut_in_two_ways_is_one(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks have the bits of plain loops, and one that has another base by now is named."""
+    own = [task(n, 2) for n in range(2)]
+    with quickly(), cut_apart("t1"):
+        asked = Problem.of(measured(own, 2), devices=1, device_bytes=40 << 10, host_bytes=None)
+        plan = grouped(asked, [["t0"], ["t1"]])
+    prove(plan)
+    assert [one.base for one in plan.tasks] == ["t0", "t1"]
+    assert set(base_owners(plan).values()) == {"t0"}
+    monkeypatch.setenv("BASE", change)
+    if not change:
+        assert_same(plan, own, run(plan, own), added_as(plan))
+        return
+    with pytest.raises(MismatchError, match="no longer what task t0 does not train"):
+        run(plan, own)
 
 
 def test_replicas_add_up_what_is_of_one_task() -> None:

@@ -1,6 +1,7 @@
 """Tasks of one frozen base train together: plans are proven, the base comes once for all."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,16 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support import synthetic
-from support.based import adapters, grouped
+from support.based import adapters, cut_apart, grouped
+from support.edits import offset, with_buffer
+from support.searches import SHORT
 
 from planner import build
 from planner.bases import Grouping, groupings
+from planner.bases.groups import base_of
 from planner.errors import Infeasible
 from planner.inputs import Problem
 from planner.views.show import describe
 from plans import prove
 from plans.checker import violations
 from plans.schema import Plan
+from plans.timing import union
+from plans.view import base_owners
 from profiles.units import show_bytes
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -114,13 +120,67 @@ def test_tasks_that_wait_for_the_link_train_together() -> None:
     assert 3 * plan.prediction.makespan_us < 2 * apart.prediction.makespan_us
 
 
-@pytest.mark.parametrize(
-    "change", [{"base": "0" * 64}, {"steps": 4}, {"precision": "bf16"}, {"base": None}]
-)
-def test_tasks_that_differ_in_more_than_what_they_train_are_strangers(
-    change: dict[str, Any],
-) -> None:
-    """Other bases, steps or precisions."""
+def test_the_host_store_has_a_base_once_that_is_cut_in_two_ways() -> None:
+    """It lies layer by layer, and each task's shards are parts of it."""
+    asked = problem(2, budget=700 << 10, layers=6)
+    with cut_apart("t1"):
+        plan = plan_of(asked, [["t0"], ["t1"]])
+    assert [task.base for task in plan.tasks] == ["t0", "t1"]
+    bases = [b for b in plan.host.buffers if b.name.endswith(".base")]
+    extents = [(b.offset, b.offset + b.bytes) for b in bases]
+    assert sum(end - start for start, end in union(extents)) == sum(base_of(asked.tasks[0]).sizes)
+    assert set(base_owners(plan).values()) == {"t0"}
+
+
+@pytest.mark.parametrize("count", [1, 0])
+def test_a_base_that_is_cut_in_two_ways_lies_alike(count: int) -> None:
+    """A plan is refused where the last shards, or all, begin elsewhere than in the other cut."""
+    with cut_apart("t1"):
+        plan = plan_of(problem(2, budget=700 << 10, layers=6), [["t0"], ["t1"]])
+    names = [b.name for b in plan.host.buffers if b.name.startswith("t1.") and "base" in b.name]
+    for name in names[-count:]:
+        plan = with_buffer(plan, name, offset=offset(plan, name) + 512)
+    assert [line for line in violations(plan) if "inside t" in line and ".base" in line]
+
+
+@pytest.mark.parametrize("change", [{"base": "0" * 64}, {"base": None}])
+def test_tasks_of_other_bases_are_strangers(change: dict[str, Any]) -> None:
     asked = problem(2)
     other = structs.replace(asked.tasks[1], **change)
     assert groupings(asked.alike(tasks=(asked.tasks[0], other))) == []
+
+
+APART = {
+    "steps 3, not the 4 of t1": {"steps": 4},
+    "precision fp32, not the bf16 of t1": {"precision": "bf16"},
+    "other tied layers than those of t1": {"ties": ((0, 1),)},
+}
+
+
+@pytest.mark.parametrize("why", APART)
+def test_tasks_that_differ_in_more_than_what_they_train_train_apart(why: str) -> None:
+    """Each in a group of its own, and the plan says why; their base lies in the host store once."""
+    asked = problem(2)
+    asked = asked.alike(tasks=(asked.tasks[0], structs.replace(asked.tasks[1], **APART[why])))
+    assert groupings(asked) == [[["t0"], ["t1"]]]
+    told_of(
+        asked, f"t0: apart from others on the base of t0, which lies in host memory once; {why}"
+    )
+
+
+def test_the_plan_says_what_larger_groups_would_be_worth() -> None:
+    """Tasks that compute all the time end sooner on devices of their own."""
+    asked = problem(2, devices=2, budget=4 << 20, forward_us=2000)
+    told_of(asked, "t0: apart from others on the base of t0", "; 2 together would end in ")
+
+
+def test_strangers_of_one_base_are_told_as_well() -> None:
+    """With the reason, and how often the base lies in the host store."""
+    asked = replace(problem(2), objective="completion")
+    told_of(asked, "times, 459.8 KiB each; --objective completion plans each by itself")
+
+
+def told_of(asked: Problem, *said: str) -> None:
+    """The words of `build` have these on a line."""
+    lines = describe(build(asked, profile_sha256="0" * 64, limits=SHORT)).splitlines()
+    assert [line for line in lines if all(one in line for one in said)], "\n".join(lines)
