@@ -162,7 +162,7 @@ def test_processes_share_a_base(profiled: Path) -> None:
     [
         ("BASE", "t1", "task t1: what it does not train is no longer what task t0 does not train"),
         ("BASE", "t0", "task t2: what it does not train is no longer what task t0 does not train"),
-        ("TRAINS", "t1", "tasks: task t1 is not as the plan was made for: its settings, its model"),
+        ("TRAINS", "t1", "task t1 is not as the plan was made for: the model that is built"),
     ],
 )
 def test_a_base_that_is_another_one(
