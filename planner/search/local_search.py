@@ -49,6 +49,9 @@ def improve(
             if not late and (least := round_bound_us(strategy, best.links)) > best.period_us:
                 yield price, _State((least, 0), strategy)
             elif made := evaluate(strategy):
+                if made.draft.about_us > best.period_us + best.period_us // limits.search_longer:
+                    yield price, _State((made.draft.about_us, 0), made)
+                    continue
                 best = min(best, made, key=score)
                 yield price, _State(score(made), made)
             else:
@@ -128,12 +131,8 @@ def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
     strategy = made.strategy
     blame = made.blame()
     packs = made.links.d2d is not None
-    yield replace(strategy, urgent=not strategy.urgent)
-    if strategy.packs:
-        for depth in (2 * strategy.depth, strategy.depth // 2):
-            if 2 <= depth <= strategy.costs.microbatches:
-                yield replace(strategy, depth=depth)
-    for k in sorted(range(len(strategy.modes)), key=lambda k: (-blame.get(k, 0), k)):
+    waited = sorted(range(len(strategy.modes)), key=lambda k: (-blame.get(k, 0), k))
+    for k in waited:
         for other in _others(strategy, k):
             if packs or other.activations != "offload":
                 yield with_mode(strategy, k, other)
@@ -146,6 +145,16 @@ def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
             for block in (strategy.block - 1, strategy.block + 1):
                 if 0 <= block <= strategy.last:
                     yield resettled(replace(strategy, block=block))
+        if k == waited[0]:
+            yield from _otherwise(strategy)
+
+
+def _otherwise(strategy: Strategy) -> Iterator[Strategy]:
+    """Changes of no shard: the order of copies out, and the buffers of what is packed."""
+    yield replace(strategy, urgent=not strategy.urgent)
+    for depth in (2 * strategy.depth, strategy.depth // 2) if strategy.packs else ():
+        if 2 <= depth <= strategy.costs.microbatches:
+            yield replace(strategy, depth=depth)
 
 
 def _recut(strategy: Strategy, k: int, points: Sequence[int]) -> Iterator[Strategy]:
