@@ -13,6 +13,7 @@ activations, whether the boundary before it leaves the device.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from planner.shards.shard_cost import ShardCost
@@ -53,11 +54,16 @@ class Mode:
 
     def with_activations(self, activations: Activations) -> "Mode":
         """The same for all microbatches."""
-        return replace(self, activations=activations, recomputed=0)
+        return _for_all(self, activations)
 
     @property
     def held(self) -> Held:
         return self.params, self.update
+
+
+@lru_cache(maxsize=256)  # asked for every op of a round
+def _for_all(mode: Mode, activations: Activations) -> Mode:
+    return replace(mode, activations=activations, recomputed=0)
 
 
 def holdings(shard: ShardCost) -> tuple[Held, ...]:
