@@ -99,9 +99,10 @@ def _is_there(path: Path, file: int) -> bool:
         return False
 
 
-def try_folder(folder: Path, sizes: Mapping[str, int]) -> None:
+def try_folder(folder: Path, sizes: Mapping[str, int], beside: int = 0) -> None:
     """UsageError unless files of these names and about so many bytes can be written in the folder,
-    which is made. Nothing is left there."""
+    which is made. beside: of those, the bytes that are ever there twice at the same time, before
+    new files take the place of old ones. Nothing is left there."""
     make_folder(folder)
     limit = getrlimit(RLIMIT_FSIZE)[0]
     known = 0
@@ -113,12 +114,12 @@ def try_folder(folder: Path, sizes: Mapping[str, int]) -> None:
                 f"{target}: cannot be written: it will have about {size} bytes, and no file may "
                 f"have more than {limit}; raise the limit (ulimit -f)"
             )
-    need, free = sum(sizes.values()) - known, free_bytes(folder)
+    need, free = sum(sizes.values()) + beside - known, free_bytes(folder)
     if need > free:
         raise UsageError(
-            f"{folder}: cannot be written: {len(sizes)} task(s) take about {show_bytes(need)} "
-            f"({need} bytes), it has {show_bytes(free)} ({free} bytes) free; free the disk or give "
-            "another folder"
+            f"{folder}: cannot be written: {len(sizes)} file(s) take about {show_bytes(need)} "
+            f"({need} bytes){', new ones beside old ones' if beside else ''}, it has "
+            f"{show_bytes(free)} ({free} bytes) free; free the disk or give another folder"
         )
 
 

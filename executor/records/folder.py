@@ -22,7 +22,7 @@ from executor.records.logfile import LogFile
 from executor.records.options import Options
 from executor.shards import HostTask, Saved
 from plans import runlog
-from plans.order import kept_bytes, waiting
+from plans.order import begins_away, kept_bytes, waiting
 from plans.runlog import CheckpointRecord, Line
 from plans.schema import Plan, Task
 from profiles import console
@@ -181,7 +181,8 @@ def opened(options: Options, plan: Plan) -> Iterator[RunFolder | None]:
         yield None
         return
     files = {f"{task.name}.pt": _file_bytes(plan, task) for task in plan.tasks}
-    try_folder(folder, files | {PLAN: 0, runlog.LOG: 0})
+    left = options.earlier.rest if options.earlier else plan
+    try_folder(folder, files | {PLAN: 0, runlog.LOG: 0}, _beside(left, files))
     with locked(folder / ".lock", "give each run a folder of its own, -o runs/y"):
         if not (options.overwrite or options.earlier):
             _expect_own(folder, plan)
@@ -196,6 +197,20 @@ def _file_bytes(plan: Plan, task: Task) -> int:
     """About the bytes of a task's file, where what is frozen may be left out."""
     frozen = sum(s.base_bytes + s.param_bytes - s.grad_bytes for s in task.shards if not s.cast)
     return kept_bytes(task) - frozen * (not waiting(plan))
+
+
+def _beside(plan: Plan, files: Mapping[str, int]) -> int:
+    """The most bytes of files that the end of a segment writes beside those that they replace: all
+    of its tasks' are written before any has its name."""
+    begun = begins_away(plan).union(task.name for task in plan.tasks if task.done)
+    there = {f"{name}.pt" for name in begun}
+    most = 0
+    for segment in plan.segments:
+        if segment.rounds and not plan.program(segment.program).evaluates:
+            own = {f"{name}.pt" for name in plan.trained(segment)}
+            most = max(most, sum(files[name] for name in own & there))
+            there |= own
+    return most
 
 
 def _expect_own(folder: Path, plan: Plan) -> None:

@@ -131,5 +131,5 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
 
 def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "free_bytes", lambda folder: 9)
-    with pytest.raises(UsageError, match=r"x: cannot be written: 1 task.* \(10 bytes\), it has "):
+    with pytest.raises(UsageError, match=r"x: cannot be written: 1 file.* \(10 bytes\), it has "):
         try_exports(tmp_path / "x", {"a": 10})

@@ -27,7 +27,7 @@ from support.same import assert_same, step_in
 from executor import outputs, run
 from executor.driver import Options
 from executor.errors import InterruptedRun, LogError, MismatchError, RunError, UsageError
-from executor.records import checkpoint, earlier
+from executor.records import checkpoint, earlier, folder
 from executor.records.logfile import LogFile, PartLog
 from executor.shards import HostTask
 from executor.workload.task import Task
@@ -461,19 +461,30 @@ def test_every_name_is_tried(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
+@pytest.mark.parametrize("made", ["once", "halves", "together"])
 def test_room_is_looked_for_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that has too little for all tasks is refused with both numbers."""
-    plan, tasks = halves()
-    need = sum(map(kept_bytes, plan.tasks))
+    """A disk is refused, with both numbers, that has too little for all tasks and for the files of
+    a program beside those that they replace."""
+    plan, tasks = {"once": two, "halves": halves, "together": together}[made]()
+    sizes = [kept_bytes(task) for task in plan.tasks]
+    need = sum(sizes) + {"once": 0, "halves": max(sizes), "together": sum(sizes)}[made]
     monkeypatch.setattr(outputs, "free_bytes", lambda folder: need - 1)
-    said = rf"take about .* KiB \({need} bytes\), it has .* \({need - 1} bytes\) free; free the di"
+    told = "" if made == "once" else ", new ones beside old ones"
+    said = rf"about .* KiB \({need} bytes\){told}, it has .* \({need - 1} bytes\) free; free the di"
     with pytest.raises(UsageError, match=said):
         run(plan, tasks, Options(folder=tmp_path))
     assert names(tmp_path) == set()
     monkeypatch.setattr(outputs, "free_bytes", lambda folder: need)
     run(plan, tasks, Options(folder=tmp_path))
+
+
+def test_a_run_that_goes_on_needs_room_beside_the_files_that_are_there() -> None:
+    """As much as the largest that one of its segments replaces."""
+    plan, _ = two()
+    assert folder._beside(plan, {"a.pt": 3, "b.pt": 5}) == 0
+    assert folder._beside(later(plan, 2, 2), {"a.pt": 3, "b.pt": 5}) == 5
 
 
 def test_no_room_is_asked_for_what_is_frozen(
