@@ -27,7 +27,7 @@ MAINS: dict[str, Callable[[list[str]], int]] = {"planner": planner_main, "execut
 
 LINES = {ROOT / "README.md": 150, ROOT / "CONTRIBUTING.md": 80}
 LINES |= dict.fromkeys(MAPS, 60) | dict.fromkeys(DOCS, 150)
-DOCS_LINES, OTHER_LINES = 1800, 600  # in all; the changelog is counted in neither
+DOCS_LINES, OTHER_LINES = 1600, 600  # in all; the changelog is counted in neither
 
 each = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
