@@ -13,6 +13,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 import plans
 import profiles
 from executor import report, run, standings, tuning
@@ -21,6 +23,7 @@ from executor.errors import InterruptedRun, RunError, UsageError
 from executor.records import Options, Result, above, try_exports
 from executor.workload import (
     NO_CACHE,
+    Sweep,
     Task,
     Wanted,
     build,
@@ -116,6 +119,9 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=parse, help=text)
     text = "of the search for each plan; default 60"
     parser.add_argument("--time-limit", type=console.seconds, default=60.0, metavar="S", help=text)
+    text = "train nothing now, but these tasks as well from the next rung on of the sweep in the "
+    text += "folder, which may be training"
+    parser.add_argument("--add", metavar="FILE.py:FUNCTION", help=text)
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(command=_tune, again=console.AGAIN)
 
@@ -241,13 +247,24 @@ def _tune(arguments: argparse.Namespace) -> int:
     ref, folder = _workload(arguments), arguments.output
     asked = {name: v for name in _TUNED if (v := vars(arguments)[name]) is not None}
 
+    def sweep() -> Sweep:
+        made = load_sweep(ref, asked)
+        for more in tuning.added(folder):
+            made = made.joined(load(more)[0])
+        return made
+
+    if arguments.add:
+        return _added(arguments, sweep())
+
     def measure(known: Collection[str]) -> Profile | None:
-        tasks, said = load(ref)
-        fresh = [task for task in tasks if task.name not in known]
-        if not fresh:
-            return None
-        console.note(f"profiling {len(fresh)} task(s)")
-        return _measured(arguments, ref, fresh, said, folder / "profile.json")
+        found = None
+        for one in (ref, *tuning.added(folder)):
+            tasks, said = load(one)
+            if fresh := [task for task in tasks if task.name not in known]:
+                console.note(f"profiling {len(fresh)} task(s)")
+                own = _measured(arguments, one, fresh, said, folder / "profile.json")
+                found = structs.replace(found, tasks=found.tasks + own.tasks) if found else own
+        return found
 
     def train(path: Path) -> None:
         asked = ["run", str(path), "-o", str(folder), "--keep-going"]
@@ -255,8 +272,22 @@ def _tune(arguments: argparse.Namespace) -> int:
 
     options = ["--devices", str(_devices(arguments)), "--jobs", str(len(os.sched_getaffinity(0)))]
     options += ["--time-limit", str(arguments.time_limit)]
-    found = tuning.Tuning(partial(load_sweep, ref, asked), folder, measure, train, options).run()
+    found = tuning.Tuning(sweep, folder, measure, train, options).run()
     print(standings.to_json(*found) if arguments.json else standings.table(*found))
+    return 0
+
+
+def _added(arguments: argparse.Namespace, sweep: Sweep) -> int:
+    """Add tasks to a sweep, which may train meanwhile, once their layers were looked at."""
+    from executor.profiling import explain  # slow to load
+
+    ref = str(arguments.add)
+    tasks, _ = load(ref)
+    sweep.joined(tasks)
+    explain.explain(ref)
+    tuning.add(arguments.output, ref, sweep)
+    names = ", ".join(task.name for task in tasks)
+    print(f"added: {names}; from the next rung on")
     return 0
 
 

@@ -3,6 +3,7 @@
     runs/x/profile.json    the costs of all tasks, also of those that came later
            rung-0.json     the plan of all tasks up to the first rung
            rung-1.json     of those that were kept, up to the second one; and so on
+           added           references of more tasks, a line each, for the next rung that is planned
            log.jsonl, ...  as of every run
 
 All that is known lies in these files, so the same command goes on from wherever it was ended. The
@@ -31,6 +32,8 @@ from profiles import console
 from profiles.codec import file_sha256
 from profiles.schema import Profile
 from profiles.units import show_us
+
+_ADDED = "added"
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,25 @@ class Tuning:
                 "give each sweep a folder of its own, -o runs/y"
             )
         return Rung(step, plan, _ended(self.folder, path))
+
+
+def added(folder: Path) -> list[str]:
+    """The references of tasks that were added to the sweep, in their order."""
+    path = folder / _ADDED
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line.removesuffix("\n") for line in lines if line.endswith("\n")]  # none half written
+
+
+def add(folder: Path, ref: str, sweep: Sweep) -> None:
+    """Add the tasks of a reference, which were looked at, to the sweep in the folder; UsageError
+    where there is none, or none that has a rung to plan yet."""
+    if not (folder / "rung-0.json").exists():
+        raise UsageError(f"{folder}: holds no sweep that has begun; give the folder of one, -o DIR")
+    last = folder / f"rung-{len(sweep.rungs) - 1}.json"
+    if last.exists():
+        raise UsageError(f"{last}: the last rung is planned already; tune {ref} as another sweep")
+    with open(folder / _ADDED, "a") as file:
+        file.write(f"{ref}\n")
 
 
 def _ended(folder: Path, path: Path) -> RunLog | None:

@@ -11,7 +11,7 @@ which are compared later, Hyperband.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise, product
 from typing import Any, Literal, get_args
@@ -35,7 +35,7 @@ class Sweep:
     second one on, and so on, each bracket by itself; others are of the first one, by default all.
     """
 
-    configs: Mapping[str, Settings] | Sequence[Settings | Task]
+    configs: Mapping[str, Settings | Task] | Sequence[Settings | Task]
     rungs: Sequence[int]
     task: Callable[..., Task] | None = None
     keep: float = 1 / 3
@@ -59,25 +59,42 @@ class Sweep:
     @property
     def settings(self) -> dict[str, Settings]:
         """The settings of each task by its name; none where tasks were given."""
+        return {n: {} if isinstance(own, Task) else own for n, own in self._configs.items()}
+
+    @property
+    def _configs(self) -> dict[str, Settings | Task]:
         if isinstance(self.configs, Mapping):
             return dict(self.configs)
-        found = dict[str, Settings]()
-        for number, own in enumerate(self.configs):
-            found |= {own.name: {}} if isinstance(own, Task) else {f"t{number}": own}
-        return found
+        return {
+            own.name if isinstance(own, Task) else f"t{number}": own
+            for number, own in enumerate(self.configs)
+        }
 
     def tasks(self) -> list[Task]:
         """The tasks; WorkloadError for one that cannot be compared at all rungs."""
-        given = self.configs
-        if isinstance(given, Sequence) and all(isinstance(one, Task) for one in given):
-            made = [one for one in given if isinstance(one, Task)]
-        elif self.task is None:
-            raise WorkloadError("a sweep of settings needs a function, Sweep(configs, task=...)")
-        else:
-            made = [self.task(name, **own) for name, own in self.settings.items()]
-        for task, name in zip(made, self.settings, strict=True):
+        made = [self._task(name, own) for name, own in self._configs.items()]
+        for task, name in zip(made, self._configs, strict=True):
             self._check(task, name)
         return made
+
+    def _task(self, name: str, own: Settings | Task) -> Task:
+        if isinstance(own, Task):
+            return own
+        if self.task is None:
+            raise WorkloadError("a sweep of settings needs a function, Sweep(configs, task=...)")
+        return self.task(name, **own)
+
+    def joined(self, tasks: Sequence[Task]) -> "Sweep":
+        """The sweep with these tasks behind its own; WorkloadError for one that cannot be compared
+        with them."""
+        own = self._configs
+        for task in tasks:
+            if task.name in own:
+                raise WorkloadError(
+                    f"the sweep has a task {task.name} already; give it another name"
+                )
+            self._check(task, task.name)
+        return replace(self, configs=own | {task.name: task for task in tasks})
 
     def kept(self, at: int, values: Mapping[str, float | None]) -> list[str]:
         """The tasks that go on after rung `at`, at which they have these values of the metric; None

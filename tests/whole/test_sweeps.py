@@ -38,9 +38,9 @@ from pathlib import Path
 from support.chains import chain, rows
 from executor import Evaluation, Sweep
 
-def trial(name, lr):
+def trial(name, lr, steps=8):
     judged = Evaluation(every=2, data=lambda n: rows(2, 100 + n), batches=1)
-    return chain(name, 2, 2, 8, evaluate=judged, optimizer=partial(torch.optim.AdamW, lr=lr))
+    return chain(name, 2, 2, steps, evaluate=judged, optimizer=partial(torch.optim.AdamW, lr=lr))
 
 LR = 1e-4, 1e-2, 1e-3, 3e-4, 3e-3
 
@@ -133,6 +133,61 @@ def test_a_killed_sweep_goes_on() -> None:
     assert found["tasks"] == whole["tasks"]
     assert_as_alone("work.py:sweep", found["tasks"][0]["task"])
     assert tuned("work.py:sweep", *ONE)["tasks"][0]["ended"] == "best"
+
+
+MORE = """
+from functools import partial
+from work import trial
+
+def tasks():
+    return [trial("more", 2e-2)]
+"""
+
+
+@pytest.mark.usefixtures("within")
+def test_tasks_are_added_while_a_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They train from the next rung on, also where the sweep is killed in it; with the bits that
+    they have alone."""
+    monkeypatch.syspath_prepend(".")
+    Path("more.py").write_text(MORE)
+    Path("work.py").write_text(WORK.replace("rows(2,", "late(2,").replace(LR, FEW) + LATE)
+    sweep = ["tune", "work.py:sweep", *MACHINE, *ONE, "-o", "x"]
+    for rung in range(2):
+        process = started(["-m", "executor", *sweep], Path("said"))
+        while process.is_alive() and not _begun(rung):
+            time.sleep(0.03)
+        if not rung:
+            said = succeeded(executor_cli(*sweep, "--add", "more.py:tasks")).out
+            assert said == "added: more; from the next rung on\n"
+        process.kill()
+        ended(process)
+    rows = {row["task"]: row for row in tuned("work.py:sweep", *ONE)["tasks"]}
+    assert next(iter(rows["more"]["metric"])) == "4"
+    assert_as_alone("more.py:tasks", "more")
+    refused(executor_cli(*sweep, "--add", "more.py:tasks"), 2, "has a task more already")
+
+
+@pytest.mark.usefixtures("within")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("more", "t0"), "the sweep has a task t0 already; give it another name"),
+        (("tasks", "others"), "more.py has no function 'tasks'"),
+        (("trial(", "nothing("), "tasks() raised NameError"),
+        (("2e-2)", "2e-2, 3)"), "more has 3 steps, the last rung is 8"),
+        (("2e-2)", "2e-2, 8, 5)"), "tasks() raised TypeError"),
+        (("", ""), "x: holds no sweep that has begun"),
+    ],
+)
+def test_tasks_that_cannot_be_added_are_refused(
+    change: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are added, and nothing is written for the run."""
+    monkeypatch.syspath_prepend(".")
+    Path("more.py").write_text(MORE.replace(*change) if change[0] else MORE)
+    answer = executor_cli("tune", "work.py:sweep", *MACHINE, "-o", "x", "--add", "more.py:tasks")
+    refused(answer, 2, said)
+    assert not Path("x").exists()
 
 
 LATE = """
