@@ -199,6 +199,16 @@ def least_bytes(strategy: Strategy) -> int:
     return strategy.reserve_bytes + max(bytes_alive(walk.values[0], walk.lives.count[0]))
 
 
+def describe(strategy: Strategy) -> str:
+    """A strategy in a line."""
+    shards = " ".join(
+        f"{first}-{end}:{mode.params}/{mode.update}/{mode.activations}{'/spilled' * mode.spilled}"
+        for (first, end), mode in zip(pairwise(strategy.cuts), strategy.modes, strict=True)
+    )
+    count = strategy.costs.microbatches
+    return f"microbatches {count} block {strategy.block} depth {strategy.depth} {shards}"
+
+
 class Loads:
     """How long the busiest stream is busy in a round of a strategy.
 
@@ -227,6 +237,14 @@ class Loads:
         if strategy.costs.noted and any(s.grad_bytes and m.update == "host" for s, m in pairs):
             busy["0.d2h"] += self.links.spill_us(strategy.costs.task.norm_bytes)
         return max(busy.values())
+
+    def of(self, strategy: Strategy, k: int) -> dict[str, int]:
+        """What shard k adds to each stream."""
+        self.us(strategy)
+        first, end = strategy.cuts[k : k + 2]
+        return self.known[
+            strategy.costs.microbatch, (first, end), strategy.modes[k], k == strategy.last
+        ]
 
     def _learn(self, strategy: Strategy, keys: Sequence[object]) -> None:
         """From the round's ops by shard; those of no shard load the batch."""
