@@ -9,14 +9,14 @@ cd "$(dirname "$0")/.."
 root=$PWD few=(cat)
 if [[ ${1:-} == --short ]]; then
     few=(sed -E 's/steps=[0-9]+/steps=6/; s/(every|batches)=[0-9]+/\1=1/g; s/\(6, 64\)/(2, 16)/
-        s/1e-4, 1e-3, 1e-2/1e-3,/; s/100, 300, 900/3, 6/')
+        s/n_layer=4/n_layer=2/; s/1e-4, 1e-3, 1e-2/1e-3,/; s/100, 300, 900/3, 6/')
     cd "$(mktemp -d)"
     trap 'rm -rf "$PWD"' EXIT
     mkdir docs profiles runs
     cp "$root/profiles/sample.json" profiles
     "${few[@]}" "$root/docs/sweep.py" > docs/sweep.py
     export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
-    demo=$root/executor/workloads/bytes_lm.py:tiny
+    demo="$root/executor/workloads/bytes_lm.py:tiny --samples 1"
     make() { command make -f "$root/Makefile" -o .venv/.ready PY=python DEMO="$demo" "$@"; }
     python() {
         case "$3" in profile) set -- "$@" --samples 1;; tune) set -- "$@" --samples 1 --devices 1;; esac
