@@ -43,7 +43,6 @@ class HostTask:
     """A task's model in the store: its shards, and where its random numbers begin.
 
     `base`: of what it does not train, see `checks.base_of`; None where files have that, too.
-    `owner`: the first task that has it in the same bytes, which writes it.
     `owner`: the first task that has it in the same bytes, and writes it there.
     `saved`: where an earlier run left it. `fills`: the shards of which it writes what they begin
     with into the store; None where another process does that.
