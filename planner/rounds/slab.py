@@ -19,6 +19,7 @@ from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
 _TRIES = 8  # with less memory, after gaps between values made the slab too large
+_LESS = 4  # more of them, each with an eighth less: a little less need not do
 
 
 def _mask(first: int, last: int, steps: int) -> int:
@@ -126,14 +127,19 @@ def stretched(
     values then make the slab too large, they are stretched into less.
     """
     least, limit = max(bytes_alive(values, steps), default=0), room
-    for _ in range(_TRIES if least < room else 0):
+    plain: Slab | None = None
+    for tried in range(_TRIES + _LESS if least < room else 0):
+        if tried == _LESS:  # by now it may be that they fit in no way
+            plain = Slab(map(Life.of, values), steps)
+            if plain.bytes > room:
+                return plain
         ledger = Ledger(values, steps, limit)
         stretch(ledger)
         slab = Slab(ledger.lives.values(), steps)
         if slab.bytes <= room:
             return slab
-        limit -= slab.bytes - room
-    return Slab(map(Life.of, values), steps)
+        limit = limit - slab.bytes + room if tried < _TRIES - 1 else min(limit, least) * 7 // 8
+    return plain or Slab(map(Life.of, values), steps)
 
 
 Span = tuple[int, int, int]

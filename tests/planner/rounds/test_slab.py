@@ -17,7 +17,7 @@ from planner.lowering.link_windows import Clock
 from planner.lowering.round import lay_out
 from planner.rounds.hazards import dependencies, pruned
 from planner.rounds.ops import Entry, queued
-from planner.rounds.slab import Slab, bytes_alive
+from planner.rounds.slab import Ledger, Slab, bytes_alive, stretched
 from planner.rounds.timeline import Deadlock, Needs, once
 from planner.shards.shard_cost import Links
 from planner.shards.values import Into, Out, Value
@@ -134,6 +134,20 @@ def test_longer_lives_take_only_room_that_is_there(of: Lives, room: int) -> None
     """The slab is within the room, or the least that does without."""
     least = laid_out(of, 0).bytes
     assert laid_out(of, room).bytes <= max(least, room)
+
+
+def test_lives_are_stretched_into_much_less_where_a_little_less_does_not_do() -> None:
+    values, limits = [Value("a", 58, 0, 0), Value("b", 3, 1, 1)], list[int]()
+
+    def stretch(ledger: Ledger) -> None:
+        limits.append(ledger.limit)
+        large, small = ledger.lives.values()
+        small.last = 2
+        if ledger.limit > 36:  # then both live at once, in a byte too many
+            large.last = 1
+
+    laid = stretched(values, 4, 60, stretch)
+    assert (laid.bytes, {life.last for life in laid.placed}) == (58, {0, 2}), limits
 
 
 @given(strategies())
