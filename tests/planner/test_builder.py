@@ -104,7 +104,8 @@ def test_the_smallest_budget_named_is_the_smallest(seed: int) -> None:
     asked = asked.alike(tasks=asked.tasks[:1])
     with pytest.raises(Infeasible) as caught:
         build(asked, profile_sha256=HASH)
-    smallest = int(str(caught.value).rsplit(" ", 1)[1])
+    smallest = caught.value.smallest
+    assert f" {smallest} (" in str(caught.value)
     with pytest.raises(Infeasible):
         build(asked.alike(device_bytes=smallest - 1), profile_sha256=HASH)
     plan = build(asked.alike(device_bytes=smallest), profile_sha256=HASH)

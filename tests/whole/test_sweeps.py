@@ -139,21 +139,20 @@ def test_a_killed_sweep_goes_on() -> None:
     assert tuned("work.py:sweep", *ONE)["tasks"][0]["ended"] == "best"
 
 
-MORE = """
-from functools import partial
-from work import trial
-
+TRIAL, MORE = (
+    WORK[: WORK.index("def tasks")],
+    """
 def tasks():
     return [trial("more", 2e-2)]
-"""
+""",
+)
 
 
 @pytest.mark.usefixtures("within")
-def test_tasks_are_added_while_a_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_added_while_a_sweep_goes_on() -> None:
     """They train from the next rung on, also where the sweep is killed in it; with the bits that
     they have alone."""
-    monkeypatch.syspath_prepend(".")
-    Path("more.py").write_text(MORE)
+    Path("more.py").write_text(TRIAL + MORE)
     Path("work.py").write_text(WORK.replace("rows(2,", "late(2,").replace(LR, FEW) + LATE)
     sweep = ["tune", "work.py:sweep", *MACHINE, *ONE, "-o", "x"]
     for rung in range(2):
@@ -183,12 +182,9 @@ def test_tasks_are_added_while_a_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) 
         (("", ""), "x: holds no sweep that has begun"),
     ],
 )
-def test_tasks_that_cannot_be_added_are_refused(
-    change: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_cannot_be_added_are_refused(change: tuple[str, str], said: str) -> None:
     """Where they are added, and nothing is written for the run."""
-    monkeypatch.syspath_prepend(".")
-    Path("more.py").write_text(MORE.replace(*change) if change[0] else MORE)
+    Path("more.py").write_text(TRIAL + (MORE.replace(*change) if change[0] else MORE))
     answer = executor_cli("tune", "work.py:sweep", *MACHINE, "-o", "x", "--add", "more.py:tasks")
     refused(answer, 2, said)
     assert not Path("x").exists()
