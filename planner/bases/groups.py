@@ -11,13 +11,15 @@ Grouping = Sequence[Sequence[str]]
 
 
 class Base(NamedTuple):
-    """What a task does not train: its content, and the bytes of it in each layer."""
+    """The parameters that a task does not train: the hash of their content, and their bytes in
+    each layer."""
 
     sha256: str | None
     sizes: tuple[int, ...]
 
 
 def base_of(task: Task) -> Base:
+    """The base of a task; equal for tasks that have the same one."""
     return Base(task.base, tuple(layer.param_bytes - layer.grad_bytes for layer in task.layers))
 
 
@@ -79,7 +81,7 @@ def whole(task: Task) -> str:
 
 
 def facts(problem: Problem, name: str) -> dict[str, Hashable]:
-    """What is equal for tasks that could be one, of one base."""
+    """The properties of a task that all tasks of a group share, each by its name in messages."""
     at = [task.name for task in problem.tasks].index(name)
     task, kinds = problem.tasks[at], [kind.tasks[at] for kind in problem.kinds]
     costs = [[cost for layer in own.layers for cost in layer.costs] for own in kinds]

@@ -76,7 +76,7 @@ def _difference(mine: Mapping[str, Hashable], other: Mapping[str, Hashable]) -> 
 
 
 def _sizes(size: int, tried: Tried) -> Iterator[str]:
-    """What larger groups would have been worth."""
+    """A clause for each larger group that was planned: when it would end, or why it has no plan."""
     for grouping, result in tried:
         largest = max(map(len, grouping))
         if largest > size:

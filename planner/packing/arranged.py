@@ -67,7 +67,7 @@ def arranged(
     of_step, counts = np.searchsorted(used, of_step), kinds.counts[used]
 
     def held(number: int, own: Array) -> Iterator[Array]:
-        """What the microbatches of each step of a kind hold, which get their numbers there."""
+        """The loads of each step of a kind; its microbatches get their numbers here."""
         for at in np.flatnonzero(of_step == number).tolist():
             rows[at] = groups = renumbered(rows[at], shapes.counts[at], own)
             yield loads(groups, samples.of(apart[at]), int(own.sum()), padded=how == "pad")

@@ -67,7 +67,7 @@ class LengthsTask:
 
     @cached_property
     def counts(self) -> Array:
-        """How many samples of its steps have each number of tokens."""
+        """The number of samples of each length, in tokens, over all steps."""
         if not self.few:
             return counted(self.lengths)
         found, block = (

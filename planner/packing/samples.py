@@ -17,7 +17,7 @@ _BLOCK = 1 << 20  # samples that are looked at together
 
 
 def counted(lengths: NDArray[np.integer]) -> Array:
-    """How many of these samples have each number of tokens, from 0 on. Takes no copy of them."""
+    """The number of samples of each length, from 0 tokens on. Takes no copy of the samples."""
     most = int(lengths.max(initial=0)) + 1
     found = np.zeros(most, np.int64)
     for begin in range(0, len(lengths), _BLOCK):
@@ -42,7 +42,7 @@ class Samples:
         return self.lengths[of_step(step, self.batch, len(self.lengths))].astype(np.int64)
 
     def due(self, first: int, steps: int) -> Array:
-        """How many samples of each number of tokens come in so many steps from the first on."""
+        """The number of samples of each length that come in so many steps, from `first` on."""
         many, start = len(self.lengths), first * self.batch % len(self.lengths)
         often, rest = divmod(steps * self.batch, many)
         parts = self.lengths[start : start + rest], self.lengths[: max(0, start + rest - many)]

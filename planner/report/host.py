@@ -14,8 +14,8 @@ Steps = tuple[tuple[int, int], ...]
 
 
 def host_memory(plan: Plan) -> Steps:
-    """What tasks keep there, from begin to end or while they are not on the disk, and what segments
-    put aside; bytes that several have count once."""
+    """The host memory that the plan uses over time: of tasks from their begin to their end or while
+    they are not on the disk, and of what segments put aside; shared bytes count once."""
     buffers = {one.name: one for one in plan.host.buffers}
     edges = sorted(
         {edge for one in buffers.values() for edge in (one.offset, one.offset + one.bytes)}

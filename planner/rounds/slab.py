@@ -18,8 +18,9 @@ from itertools import accumulate
 from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
-_TRIES = 8  # with less memory, after gaps between values made the slab too large
-_LESS = 4  # more of them, each with an eighth less: a little less need not do
+_BY_MISSING = 8  # tries, each with less by what the one before took too much
+_BY_EIGHTHS = 4  # more, each with an eighth less: a little less need not do
+_DOUBT = 4  # tries after which it may be that the values fit in no way
 
 
 def _mask(first: int, last: int, steps: int) -> int:
@@ -128,8 +129,8 @@ def stretched(
     """
     least, limit = max(bytes_alive(values, steps), default=0), room
     plain: Slab | None = None
-    for tried in range(_TRIES + _LESS if least < room else 0):
-        if tried == _LESS:  # by now it may be that they fit in no way
+    for tried in range(_BY_MISSING + _BY_EIGHTHS if least < room else 0):
+        if tried == _DOUBT:
             plain = Slab(map(Life.of, values), steps)
             if plain.bytes > room:
                 return plain
@@ -138,7 +139,10 @@ def stretched(
         slab = Slab(ledger.lives.values(), steps)
         if slab.bytes <= room:
             return slab
-        limit = limit - slab.bytes + room if tried < _TRIES - 1 else min(limit, least) * 7 // 8
+        if tried < _BY_MISSING - 1:
+            limit -= slab.bytes - room
+        else:
+            limit = min(limit, least) * 7 // 8
     return plain or Slab(map(Life.of, values), steps)
 
 

@@ -146,11 +146,11 @@ def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:
                 if 0 <= block <= strategy.last:
                     yield resettled(replace(strategy, block=block))
         if k == waited[0]:
-            yield from _otherwise(strategy)
+            yield from _of_no_shard(strategy)
 
 
-def _otherwise(strategy: Strategy) -> Iterator[Strategy]:
-    """Changes of no shard: the order of copies out, and the buffers of what is packed."""
+def _of_no_shard(strategy: Strategy) -> Iterator[Strategy]:
+    """Changes of no single shard: the order of copies out, and the buffers of what is packed."""
     yield replace(strategy, urgent=not strategy.urgent)
     for depth in (2 * strategy.depth, strategy.depth // 2) if strategy.packs else ():
         if 2 <= depth <= strategy.costs.microbatches:
