@@ -30,7 +30,6 @@ class Limits:
     search_less: tuple[int, ...] = (2, 4)  # parts of the memory that a guide may do without
     search_far: int = 4  # by more than 1/n of the best period no candidate is improved
     search_packing: int = 2  # of those that pack activations, beside these
-    search_longer: int = 10  # by more than 1/n of the best period none is timed to its settled end
     search_near: int = 64  # by more than 1/n no candidate is improved further
     plain_near: int = 32  # 1/n of a round that plain training may lose, and nothing else is tried
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried

@@ -57,18 +57,6 @@ class Draft:
             load[stream] += us
         return max(load.values())
 
-    @cached_property
-    def played(self) -> list[list[int]]:
-        """The starts of all ops, by round, when a few rounds are played event by event."""
-        return _played(self)
-
-    @property
-    def about_us(self) -> int:
-        """About the period: half of what any op of the last round played starts later than in the
-        last but two."""
-        before, _, last = self.played[-3:]
-        return max(b - a for a, b in zip(before, last, strict=True)) // 2
-
 
 @dataclass(frozen=True)
 class Orders:
@@ -118,7 +106,7 @@ def _queues(draft: Draft, order: Iterable[int]) -> dict[Stream, list[int]]:
 
 def dispatched(draft: Draft) -> Iterator[Orders]:
     """The orders in which the ops of the last two rounds started, which may alternate."""
-    first, second, third = draft.played[-3:]
+    first, second, third = _played(draft)[-3:]
     yield _ordered(draft, first, second)
     laps = (first, second), (second, third)
     steps = {b - a for one, next_ in laps for a, b in zip(one, next_, strict=True)}

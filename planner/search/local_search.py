@@ -49,9 +49,6 @@ def improve(
             if not late and (least := round_bound_us(strategy, best.links)) > best.period_us:
                 yield price, _State((least, 0), strategy)
             elif made := evaluate(strategy):
-                if made.draft.about_us > best.period_us + best.period_us // limits.search_longer:
-                    yield price, _State((made.draft.about_us, 0), made)
-                    continue
                 best = min(best, made, key=score)
                 yield price, _State(score(made), made)
             else:

@@ -131,13 +131,12 @@ class Search:
             packs = (one if isinstance(one, Strategy) else one.strategy).packs
             alike = [score(made) for made in best.values() if made.strategy.packs == packs]
             scores = [*alike, *[_NO_SCORE] * limits.search_starts]
-            most = nsmallest(limits.search_starts, scores)[-1][0]
-            if least > most:
+            if least > nsmallest(limits.search_starts, scores)[-1][0]:
                 continue
             if best and effort.left <= 0:
                 break
             laid = self._round(one) if isinstance(one, Strategy) else one
-            if laid and laid.draft.about_us <= most + most // limits.search_longer:
+            if laid:
                 key = laid.strategy.costs.microbatch, laid.strategy.cuts, laid.strategy.packs
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
