@@ -22,12 +22,23 @@ def next_fit(sizes: Sequence[int], most: int) -> list[int]:
 
 
 def first_fit(sizes: Sequence[int], most: int) -> list[int]:
-    """Each into the first bin with room for it; of sizes that descend, first-fit-decreasing."""
+    """Each into the first bin with room for it; of sizes that descend, first-fit-decreasing.
+
+    Bins that may have room for a sequence are in a heap by number, those that have none are in one
+    by room.
+    """
     rooms, found = list[int](), []
+    able, full = list[int](), list[tuple[int, int]]()
     for size in sizes:
-        number = next((n for n, room in enumerate(rooms) if room >= size), len(rooms))
-        if number == len(rooms):
+        while full and -full[0][0] >= size:
+            heappush(able, heappop(full)[1])
+        while able and rooms[able[0]] < size:
+            number = heappop(able)
+            heappush(full, (-rooms[number], number))
+        if not able:
+            able.append(len(rooms))
             rooms.append(most)
+        number = able[0]
         rooms[number] -= size
         found.append(number)
     return found
@@ -62,23 +73,21 @@ def cut(sizes: Sequence[int], weights: Sequence[float], most: int, fixed: float)
     """Sizes that descend, cut where the bins take least in all, each sequence of a bin counting as
     the first one there, and `fixed` for the bin.
 
-    A shortest path over the cuts, of which all that end a bin are looked at together.
+    A shortest path over the cuts: all bins that end at one of them are looked at together.
     """
     count = len(sizes)
-    best, came = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
-    best[0] = 0
-    numbers = np.arange(1, count + 1)
-    for begin, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
-        rows = min(count - begin, most // size)
-        ends = best[begin] + fixed + weight * numbers[:rows]
-        room = slice(begin + 1, begin + 1 + rows)
-        better = ends < best[room]
-        best[room][better] = ends[better]
-        came[room][better] = begin
-    starts, end = list[int](), count
-    while end:
-        end = int(came[end])
-        starts.append(end)
-    marks = np.zeros(count, np.int64)
-    marks[starts] = 1
+    ends = np.arange(1, count + 1)
+    firsts = np.searchsorted(ends - 1 + most // np.array(sizes), ends)  # where they may begin
+    each, before, down = np.array(weights), np.empty(count), ends[::-1]
+    least, came = 0.0, list[int]()
+    for end, first in enumerate(firsts.tolist(), 1):
+        before[end - 1] = least + fixed
+        took = before[first:end] + each[first:end] * down[count - end + first :]
+        at = int(took.argmin())
+        least = float(took[at])
+        came.append(first + at)
+    marks, begin = np.zeros(count, np.int64), count
+    while begin:
+        begin = came[begin - 1]
+        marks[begin] = 1
     return list((np.cumsum(marks) - 1).tolist())

@@ -18,15 +18,19 @@ def longest_first(pool: Pool, lengths: Array) -> Array:
     The first sequence of a pipeline is its longest: all pipelines of a type that have none are
     alike, and of those that have some the one that is done first is the best.
     """
+    times = pool.full.times(lengths)
+    if pool.pipelines == 1:
+        return np.zeros(len(lengths), np.int64)
     order = np.argsort(-lengths, kind="stable")
-    times = pool.full.times(lengths)[:, order].tolist()
+    times = times[:, order].tolist()
     numbers = iter(range(pool.pipelines))
     empty = [[next(numbers) for _ in range(one.count)][::-1] for one in pool.types]
     begun: list[list[tuple[int, int]]] = [[] for _ in pool.types]  # (done, pipeline), heaps
     depths = [one.depth for one in pool.types]
+    never = 2 * NEVER * max(depths)
     chosen = list[int]()
     for own in zip(*times, strict=True):
-        best, kind = 2 * NEVER * max(depths), 0
+        best, kind = never, 0
         for number, time in enumerate(own):
             if time >= NEVER:
                 continue

@@ -6,6 +6,7 @@ sequences' tokens and T the sum of their tokens: packed sequences attend to them
 microbatches take, and the longest one once more for every stage but one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -59,16 +60,18 @@ def packed(lengths: Sequence[int], how: How, most: int, curve: Curve, depth: int
 def _summed(lengths: Sequence[int], bins: Sequence[int], padded: bool, curve: Curve) -> Packing:
     """The packing with these bins, which may have any numbers from 0 on."""
     count = max(bins, default=0) + 1
-    tokens, squares, rows, longest = ([0] * count for _ in range(4))
-    for size, group in zip(lengths, bins, strict=True):
-        tokens[group] += size
-        squares[group] += size * size
-        rows[group] += 1
-        if size > longest[group]:
-            longest[group] = size
+    tokens, squares = [0] * count, [0] * count
     if padded:
-        tokens = [many * size for many, size in zip(rows, longest, strict=True)]
-        squares = [many * size * size for many, size in zip(rows, longest, strict=True)]
+        rows, longest = Counter(bins), [0] * count
+        for size, group in zip(lengths, bins, strict=True):
+            if size > longest[group]:
+                longest[group] = size
+        tokens = [rows[group] * size for group, size in enumerate(longest)]
+        squares = [many * size for many, size in zip(tokens, longest, strict=True)]
+    else:
+        for size, group in zip(lengths, bins, strict=True):
+            tokens[group] += size
+            squares[group] += size * size
     order = sorted(range(count), key=lambda group: (-tokens[group], -squares[group]))
     number = [0] * count
     for rank, group in enumerate(order):

@@ -38,7 +38,8 @@ def pack_step(pool: Pool, lengths: Array, how: How) -> Step:
 
 def _packed(pool: Pool, lengths: Array, places: Array, how: How, below: float = inf) -> Step | None:
     """The step, by the pipeline of every sequence; None if a pipeline takes `below` or longer."""
-    order = np.argsort(places, kind="stable")
+    # As packings want them: sorting those of all pipelines at once takes less time.
+    order = np.argsort(places, kind="stable") if how == "fixed" else np.lexsort((-lengths, places))
     bounds = np.searchsorted(places[order], np.arange(pool.pipelines + 1)).tolist()
     sizes, types = lengths[order].tolist(), pool.each
     packings, took = list[Packing](), list[int]()

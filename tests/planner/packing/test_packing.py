@@ -78,6 +78,16 @@ def test_first_fit_is_the_first_bin_with_room() -> None:
     assert first_fit([6, 5, 3, 1, 5, 4], 10) == [0, 1, 0, 0, 1, 2]
 
 
+@pytest.mark.parametrize("dice", CASES)
+def test_first_fit_is_what_a_scan_finds(dice: random.Random) -> None:
+    """Of sizes in any order."""
+    sizes, rooms = [dice.randint(1, 50) for _ in range(100)], list[int]()
+    for size, number in zip(sizes, first_fit(sizes, 70), strict=True):
+        rooms += [70] * (number == len(rooms))
+        assert number == next(at for at, room in enumerate(rooms) if room >= size)
+        rooms[number] -= size
+
+
 def test_next_fit_never_looks_back() -> None:
     assert next_fit([5, 5, 1, 10, 2, 8, 1], 10) == [0, 0, 1, 2, 3, 3, 4]
 
