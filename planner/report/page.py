@@ -31,7 +31,7 @@ _PAGE = """<!doctype html>
 <section id="timeline" hidden>
 <div id="tools"></div>
 <div id="chart"><canvas id="canvas" tabindex="0" role="img"
- aria-label="timeline of all ops"></canvas></div>
+ aria-label="timeline of all ops"></canvas><i id="cursor" hidden></i></div>
 <pre id="tip" hidden></pre>
 <div id="detail" aria-live="polite"></div>
 </section>

@@ -1,6 +1,7 @@
 "use strict";
 // Draws the timeline that planner/report/packed.py packed: rows of bars, of which a binary search
-// finds those in view and at most one rectangle a pixel is drawn, however many ops there are.
+// finds those in view and at most one box a pixel is drawn, however many ops there are. Boxes go into
+// an image, not through the canvas: without a GPU 40,000 rectangles take it longer than a frame.
 
 const PALETTE = ["#56b4e9", "#0072b2", "#009e73", "#e69f00", "#f0e442", "#d55e00", "#cc79a7",
   "#8c8c8c", "#b3b3b3", "#6f6f6f"]; // Okabe and Ito's: kinds F B I W N U R, and greys for copies
@@ -34,7 +35,7 @@ async function read() {
 // planned is computed, so that a million rounds take no memory.
 class Track {
   constructor(ops) {
-    Object.assign(this, { ops, pieces: [], of: new Map(), n: 0, total: 0, last: 0 });
+    Object.assign(this, { ops, pieces: [], of: new Map(), n: 0, total: 0, low: 0, high: 0 });
   }
   add(part, group, rounds) {
     const piece = { part, group, rounds, at: this.n, before: this.total };
@@ -43,37 +44,42 @@ class Track {
     this.n += rounds * group.count;
     this.total += rounds * group.total;
   }
-  piece(i) {
-    const { pieces } = this, has = (k) => k < pieces.length && pieces[k].at <= i;
-    if (!has(this.last) || has(this.last + 1)) {
-      let low = 0, high = pieces.length;
-      while (high - low > 1) {
-        const middle = (low + high) >> 1;
-        if (has(middle)) low = middle; else high = middle;
-      }
-      this.last = low;
+  seek(i) { // makes the round that a bar is in, bars `low` to `high`, the one that is looked at
+    const { pieces } = this;
+    let k = 0, stop = pieces.length;
+    while (stop - k > 1) {
+      const middle = (k + stop) >> 1;
+      if (pieces[middle].at <= i) k = middle; else stop = middle;
     }
-    return pieces[this.last];
+    const { part, group, at, before } = (this.piece = pieces[k]);
+    this.round = Math.floor((i - at) / group.count);
+    this.low = at + this.round * group.count;
+    this.high = this.low + group.count;
+    this.shift = this.low - group.first;
+    this.begun = part.start + this.round * part.sheet.period;
+    this.before = before + this.round * group.total;
   }
-  place(i) { // [piece, round, op]
-    const piece = this.piece(i), round = this.round(piece, i);
-    return [piece, round, piece.group.first + i - piece.at - round * piece.group.count];
-  }
-  round(piece, i) { return Math.floor((i - piece.at) / piece.group.count); }
   op(i) {
-    const piece = this.piece(i), { count, first } = piece.group;
-    return first + ((i - piece.at) % count);
+    if (i < this.low || i >= this.high) this.seek(i);
+    return i - this.shift;
+  }
+  place(i) {
+    const op = this.op(i);
+    return [this.piece, this.round, op];
   }
   start(i) {
-    const piece = this.piece(i), { part } = piece;
-    return part.start + this.round(piece, i) * part.sheet.period + this.ops.start[this.op(i)];
+    const op = this.op(i);
+    return this.begun + this.ops.start[op];
   }
   us(i) { return this.ops.us[this.op(i)]; }
-  end(i) { return this.start(i) + this.us(i); }
+  end(i) {
+    const op = this.op(i);
+    return this.begun + this.ops.start[op] + this.ops.us[op];
+  }
   busy(i) { // of all bars before
     if (i >= this.n) return this.total;
-    const piece = this.piece(i);
-    return piece.before + this.round(piece, i) * piece.group.total + this.ops.busy[this.op(i)];
+    const op = this.op(i);
+    return this.before + this.ops.busy[op];
   }
   // The first bar from `low` on that ends after a moment.
   first(t, low = 0) {
@@ -396,10 +402,11 @@ function curveOf(model, { part, local }) {
 function start([head, columns]) {
   const model = build(head, columns), rows = [];
   const chart = document.getElementById("chart"), canvas = document.getElementById("canvas");
-  const tip = document.getElementById("tip"), detail = document.getElementById("detail");
+  const tip = document.getElementById("tip"), cursor = document.getElementById("cursor"), detail = document.getElementById("detail");
   const ctx = canvas.getContext("2d"), strip = rowHeight(), thick = model.sides.length * strip;
-  const view = { t: 0, dt: 1, wide: 1, high: 1, by: "kind", mouse: null, chosen: null, path: [] };
-  let delays = null, colors = {}, dirty = false;
+  const view = { t: 0, dt: 1, wide: 1, high: 1, by: "kind", chosen: null, path: [], before: [], after: [] };
+  const colors = {}, inks = {}, shades = new Uint32Array(model.ops.us.length);
+  let delays = null, image = null, pixels = null, across = 0, down = 0, ratio = 1, dirty = false;
   document.getElementById("timeline").hidden = false;
 
   function rowHeight() { return model.rows.length > 24 ? 8 : 13; }
@@ -418,16 +425,23 @@ function start([head, columns]) {
   const offset = () => Math.min(Math.max(-chart.getBoundingClientRect().top, 0), whole - view.high);
 
   function resize() {
-    const { dt, wide } = view, ratio = window.devicePixelRatio || 1;
+    const { dt, wide } = view;
+    ratio = window.devicePixelRatio || 1;
     view.wide = Math.max(chart.clientWidth - LEFT - 8, 50);
     view.high = Math.min(whole, Math.max(window.innerHeight * 0.9, 200));
     chart.style.height = `${whole}px`;
     canvas.width = chart.clientWidth * ratio;
     canvas.height = view.high * ratio;
     canvas.style.height = `${view.high}px`;
+    ({ width: across, height: down } = canvas);
+    image = ctx.createImageData(across, down);
+    pixels = new Uint32Array(image.data.buffer);
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     const style = getComputedStyle(document.documentElement);
-    for (const key of ["ink", "back", "faint", "mark", "memory"]) colors[key] = style.getPropertyValue(`--${key}`);
+    for (const key of ["ink", "back", "faint", "mark", "memory"]) {
+      colors[key] = style.getPropertyValue(`--${key}`);
+      inks[key] = ink(colors[key]);
+    }
     move(view.t, wide === 1 ? Infinity : (dt * wide) / view.wide);
     draw(); // now: the canvas is empty, and no frame comes while a page is printed
   }
@@ -435,6 +449,7 @@ function start([head, columns]) {
   function move(t, dt) { // the moment at the left, µs a pixel
     view.dt = Math.min(Math.max(dt, 0.01), (model.end * 1.02) / view.wide);
     view.t = Math.min(Math.max(t, -0.01 * model.end), model.end * 1.01 - view.dt * view.wide);
+    tip.hidden = true; // what it tells of is elsewhere now
     redraw();
   }
   const zoom = (factor, px = LEFT + view.wide / 2) => {
@@ -446,22 +461,36 @@ function start([head, columns]) {
     dirty = true;
   }
 
-  const color = (op) => (view.by === "kind" ? PALETTE[model.ops.kind[op]] : PALETTE[model.ops.task[op] % 7]);
+  const hue = (op) => (view.by === "kind" ? model.ops.kind[op] : model.ops.task[op] % 7); // in PALETTE
+
+  function ink(color) { // a colour as the image has it: bytes red, green, blue and opaque
+    ctx.fillStyle = color; // which makes it #rrggbb
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(ctx.fillStyle.slice(at, at + 2), 16));
+    return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+  }
+
+  function box(left, top, wide, high, color) {
+    const from = Math.max(Math.round(left * ratio), 0), to = Math.min(Math.round((left + wide) * ratio), across);
+    const stop = Math.min(Math.round((top + high) * ratio), down);
+    for (let line = Math.max(Math.round(top * ratio), 0); line < stop; line++) {
+      for (let k = line * across + from, end = line * across + to; k < end; k++) pixels[k] = color;
+    }
+  }
 
   // The bars of a track that are in view: those of a pixel and more as they are; smaller ones a
   // column at a time, as high as the share of it that they take. Columns begin at multiples of
-  // `dt`, so that nothing flickers when the view moves.
-  function bars(side, y, high, boxes, names) {
-    const stop = view.t + view.dt * view.wide, { dt } = view;
+  // `dt`, so that nothing flickers when the view moves. Returns those with room for a name.
+  function bars(side, y, high) {
+    const stop = view.t + view.dt * view.wide, { dt } = view, shift = Math.round(x(0)), names = [];
     for (let i = side.first(view.t), last = -Infinity; i < side.n;) {
       const begin = side.start(i), us = side.us(i);
       if (begin >= stop) break;
       if (us < 0) { i++; continue; }
-      const fill = color(side.op(i)), box = (boxes[fill] ??= []);
+      const color = shades[side.op(i)];
       if (us >= dt) {
-        const left = Math.max(x(begin), LEFT), right = Math.min(x(begin + us), LEFT + view.wide);
-        box.push(left, y, Math.max(right - left - (right - left > 3 ? 0.5 : 0), 0.5), high);
-        if (right - left > 24) names.push([i, left, right - left]);
+        const left = Math.max(x(begin), LEFT), wide = Math.min(x(begin + us), LEFT + view.wide) - left;
+        box(left, y, Math.max(wide - (wide > 6), 1), high, color);
+        if (wide > 24) names.push([i, left, wide]);
         i++;
         continue;
       }
@@ -470,39 +499,31 @@ function start([head, columns]) {
       const over = small ? Math.max(end - side.start(next), 0) : 0; // of the bar that ends later
       const before = Math.max(column * dt - begin, 0); // of one that began before
       const share = Math.min((side.busy(next) - side.busy(i) - before + over) / dt, 1);
-      const tall = Math.max(Math.round(share * high), 1), left = x(column * dt), top = y + high - tall;
-      const k = box.length; // where the box before is as high, it grows
-      if (box[k - 3] === top && Math.abs(box[k - 4] + box[k - 2] - left) < 0.01) box[k - 2] += 1;
-      else box.push(left, top, 1, tall);
+      const tall = Math.max(Math.round(share * high), 1);
+      box(column + shift, y + high - tall, 1, tall, color);
       i = next;
       last = column;
     }
+    return names;
   }
 
   function memory(device, y) {
-    const [, budget] = head.devices[device], scale = (MEMORY - 4) / budget;
-    ctx.fillStyle = colors.memory;
+    const [, budget] = head.devices[device], scale = (MEMORY - 4) / budget, floor = y + MEMORY;
     for (const here of model.memory[device]) {
       const { part, local } = here, to = Math.min(x(part.end), LEFT + view.wide), from = Math.max(x(part.start), LEFT);
       if (to < LEFT || from > LEFT + view.wide) continue;
-      const curve = curveOf(model, here), floor = y + MEMORY;
-      ctx.beginPath();
-      ctx.moveTo(from, floor);
-      let px = Math.floor(from), last = -1;
-      for (; px < to; px++) {
+      const curve = curveOf(model, here);
+      let left = Math.floor(from), last = 0;
+      for (let px = left; px < to; px++) {
         const t = Math.max(at(px) - part.start, 0), tall = Math.round(curve.between(t, t + view.dt) * scale);
         if (tall === last) continue;
-        ctx.lineTo(px, floor - Math.max(last, 0));
-        ctx.lineTo(px, floor - (last = tall));
+        box(left, floor - last, px - left, last, inks.memory);
+        [left, last] = [px, tall];
       }
-      ctx.lineTo(to, floor - last);
-      ctx.lineTo(to, floor);
-      ctx.fill();
-      const taken = part.sheet.memory[local] * scale;
-      ctx.fillRect(from, y + MEMORY - taken, Math.max(to - from, 1), 1);
+      box(left, floor - last, to - left, last, inks.memory);
+      box(from, floor - part.sheet.memory[local] * scale, Math.max(to - from, 1), 1, inks.memory);
     }
-    ctx.fillStyle = colors.mark;
-    ctx.fillRect(LEFT, y + 3, view.wide, 1); // the budget
+    box(LEFT, y + 3, view.wide, 1, inks.mark); // the budget
   }
 
   function axis() {
@@ -527,44 +548,35 @@ function start([head, columns]) {
   }
 
   function draw() {
-    const up = offset(), boxes = {}, places = new Map(), seen = [];
-    ctx.fillStyle = colors.back;
-    ctx.fillRect(0, 0, canvas.width, view.high);
-    ctx.font = "11px system-ui, sans-serif";
-    ctx.textBaseline = "middle";
-    for (const place of rows) {
-      const y = place.y - up;
-      if (place.row) places.set(place.row, y);
-      if (y + place.high < 0 || y > view.high) continue;
-      ctx.fillStyle = colors.ink;
-      ctx.fillText(place.row ? place.row.name : `memory ${place.device}`, 4, y + place.high / 2, LEFT - 8);
-      if (!place.row) { memory(place.device, y); continue; }
-      ctx.fillStyle = colors.faint;
-      ctx.fillRect(LEFT, y, view.wide, place.high);
+    const up = offset(), places = new Map(), named = [];
+    const shown = rows.map((place) => [place, place.y - up]).filter(([{ high }, y]) => y + high >= 0 && y <= view.high);
+    for (const { row, y } of rows) if (row) places.set(row, y - up);
+    pixels.fill(inks.back);
+    for (const [{ row, device, high }, y] of shown) {
+      if (!row) { memory(device, y); continue; }
+      box(LEFT, y, view.wide, high, inks.faint);
       model.sides.forEach((side, k) => {
-        const names = [], top = y + k * strip;
-        bars(place.row[side], top, strip - 1, boxes, names);
-        seen.push(...names.map((one) => [place.row, side, top, ...one]));
+        const top = y + k * strip;
+        for (const one of bars(row[side], top, strip - 1)) named.push([row, side, top, ...one]);
       });
     }
-    for (const [fill, box] of Object.entries(boxes)) {
-      ctx.fillStyle = fill;
-      for (let k = 0; k < box.length; k += 4) ctx.fillRect(box[k], box[k + 1], box[k + 2], box[k + 3]);
+    route(places);
+    ctx.putImageData(image, 0, 0);
+    ctx.fillStyle = colors.ink;
+    ctx.font = "11px system-ui, sans-serif";
+    ctx.textBaseline = "middle";
+    for (const [{ row, device, high }, y] of shown) {
+      ctx.fillText(row ? row.name : `memory ${device}`, 4, y + high / 2, LEFT - 8);
     }
     ctx.font = "10px system-ui, sans-serif";
-    for (const [row, side, top, i, left, room] of strip > 10 ? seen : []) {
+    for (const [row, side, top, i, left, room] of strip > 10 ? named : []) {
       const text = name(model, { row, side, i }), short = text.slice(text.indexOf(".") + 1);
       const fits = [text, short].find((one) => one.length * 5.6 < room - 4);
-      ctx.fillStyle = ["#0072b2", "#6f6f6f"].includes(color(row[side].op(i))) ? "#fff" : "#111";
+      ctx.fillStyle = ["#0072b2", "#6f6f6f"].includes(PALETTE[hue(row[side].op(i))]) ? "#fff" : "#111";
       if (fits) ctx.fillText(fits, left + 3, top + strip / 2);
     }
-    lead(places);
-    const said = axis();
-    if (view.mouse) {
-      ctx.fillStyle = colors.ink;
-      ctx.fillRect(view.mouse.x, 0, 0.5, view.high);
-    }
-    view.said = said;
+    leads(places);
+    view.said = axis();
   }
 
   const after = (path, t) => { // the first of a path, which goes back, that begins before a moment
@@ -576,35 +588,41 @@ function start([head, columns]) {
     return low;
   };
 
-  // The chosen bar, its edges to what it waits for and what waits for it, the critical path.
-  function lead(places) {
-    const middle = (bar) => places.get(bar.row) + model.sides.indexOf(bar.side) * strip + strip / 2;
-    const line = (from, to, width) => {
-      ctx.lineWidth = width;
+  const topOf = (bar, places) => places.get(bar.row) + model.sides.indexOf(bar.side) * strip;
+  const inside = (px) => Math.min(Math.max(px, LEFT - 9), LEFT + view.wide + 9);
+
+  function frame(bar, thick, color, places) {
+    const left = inside(x(startOf(bar))), wide = Math.max(inside(x(endOf(bar))) - left, thick), y = topOf(bar, places);
+    for (const lower of [y, y + strip - 1 - thick]) box(left, lower, wide, thick, color);
+    for (const side of [left, left + wide - thick]) box(side, y, thick, strip - 1, color);
+  }
+
+  function route(places) { // the critical path
+    const { path } = view, from = after(path, at(LEFT + view.wide)), to = after(path, view.t);
+    const stride = Math.max(1, Math.floor((to - from) / 1000)); // so many are enough to be seen
+    for (let k = from; k < Math.min(to + 2, path.length); k += stride) {
+      frame(path[k], 2, inks.mark, places);
+      if (!k) continue;
+      const [left, right] = [endOf(path[k]), startOf(path[k - 1])].map((t) => inside(x(t)));
+      const [y, end] = [path[k], path[k - 1]].map((bar) => topOf(bar, places) + strip / 2);
+      box(left, y - 1, right - left, 2, inks.mark);
+      box(right - 1, Math.min(y, end) - 1, 2, Math.abs(end - y) + 2, inks.mark);
+    }
+    if (view.chosen) frame(view.chosen, 3, inks.ink, places);
+  }
+
+  function leads(places) { // what the chosen bar waits for, and what waits for it
+    const line = (from, to) => {
       ctx.beginPath();
-      ctx.moveTo(Math.min(Math.max(x(endOf(from)), LEFT - 9), 1e5), middle(from));
-      ctx.lineTo(Math.min(Math.max(x(startOf(to)), LEFT - 9), 1e5), middle(to));
+      ctx.moveTo(inside(x(endOf(from))), topOf(from, places) + strip / 2);
+      ctx.lineTo(inside(x(startOf(to))), topOf(to, places) + strip / 2);
       ctx.stroke();
     };
-    const around = (bar, width) => {
-      const left = x(startOf(bar)), right = x(endOf(bar));
-      if (right < LEFT || left > LEFT + view.wide) return;
-      ctx.lineWidth = width;
-      ctx.strokeRect(Math.max(left, LEFT), middle(bar) - strip / 2, Math.max(right - left, 1), strip - 1);
-    };
-    ctx.strokeStyle = colors.mark;
-    const { path } = view, from = after(path, at(LEFT + view.wide)), to = after(path, view.t);
-    const stride = Math.max(1, Math.floor((to - from) / 2000)); // so many are enough to be seen
-    for (let k = from; k < Math.min(to + 2, path.length); k += stride) {
-      around(path[k], 1.5);
-      if (k) line(path[k], path[k - 1], 1.5);
-    }
-    if (!view.chosen) return;
     ctx.strokeStyle = colors.ink;
-    around(view.chosen, 2.5);
-    for (const one of view.before) line(one, view.chosen, 1);
+    ctx.lineWidth = 1;
+    for (const one of view.before) line(one, view.chosen);
     ctx.setLineDash([4, 3]);
-    for (const one of view.after) line(view.chosen, one, 1);
+    for (const one of view.after) line(view.chosen, one);
     ctx.setLineDash([]);
   }
 
@@ -677,7 +695,9 @@ function start([head, columns]) {
     return one;
   }
 
-  function legend() {
+  function legend() { // and the colours of all ops
+    const palette = PALETTE.map(ink);
+    shades.forEach((_, op) => { shades[op] = palette[hue(op)]; });
     const used = new Set(model.ops.kind), items = view.by === "kind"
       ? head.kinds.map(([letter, told], k) => [k, `${letter} ${told}`]).filter(([k]) => used.has(k))
       : head.tasks.map((task, k) => [k % 7, task]).slice(0, 14);
@@ -728,17 +748,17 @@ function start([head, columns]) {
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointermove", (event) => {
-    view.mouse = { x: event.offsetX };
+    cursor.hidden = false;
+    cursor.style.transform = `translateX(${event.offsetX}px)`;
     if (drag && (drag.far ||= Math.abs(event.offsetX - drag.x) > 3)) move(drag.t - (event.offsetX - drag.x) * view.dt, view.dt);
-    hover(event);
-    redraw();
+    else hover(event);
   });
   canvas.addEventListener("pointerup", (event) => {
     const over = drag?.far ? null : hit(event.offsetX, event.offsetY);
     if (drag && !drag.far) choose(over?.row ? over : null);
     drag = null;
   });
-  canvas.addEventListener("pointerleave", () => { view.mouse = null; tip.hidden = true; redraw(); });
+  canvas.addEventListener("pointerleave", () => { cursor.hidden = tip.hidden = true; });
 
   function hover(event) {
     const over = hit(event.offsetX, event.offsetY), t = at(event.offsetX);

@@ -135,14 +135,16 @@ def test_crowded_rows_are_filled_as_far_as_they_are_busy(tmp_path: Path) -> None
     found = driven(
         page(report(plan, SHA)),
         """
-        const { model, view, rows, draw } = report, ctx = canvas.getContext("2d");
-        let area = 0;
-        const low = rows[0].y - report.offset(), colours = new Set(["#56b4e9", "#0072b2"]);
-        ctx.fillRect = (x, y, wide, high) => {
-          if (colours.has(ctx.fillStyle) && y >= low && y < low + rows[0].high) area += wide * high;
-        };
+        const { model, view, rows, draw } = report, { row, y, high } = rows[0];
         press("0"); draw();
-        return { busy: area / 12 * view.dt, ops: model.rows[0].planned.n / view.wide };
+        const ctx = canvas.getContext("2d"), top = y - report.offset();
+        const { data } = ctx.getImageData(92, top, view.wide, high);
+        const blue = [[0x56, 0xb4, 0xe9], [0, 0x72, 0xb2]]; // forward and backward
+        let area = 0;
+        for (let at = 0; at < data.length; at += 4) {
+          area += blue.some((color) => color.every((byte, k) => data[at + k] === byte));
+        }
+        return { busy: area / 12 * view.dt, ops: row.planned.n / view.wide };
         """,
         tmp_path,
     )
