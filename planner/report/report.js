@@ -74,7 +74,7 @@ class Track {
   us(i) { return this.ops.us[this.op(i)]; }
   end(i) {
     const op = this.op(i);
-    return this.begun + this.ops.start[op] + this.ops.us[op];
+    return this.begun + this.ops.end[op];
   }
   busy(i) { // of all bars before
     if (i >= this.n) return this.total;
@@ -100,16 +100,18 @@ class Track {
 
 class Ran extends Track {
   begin = [];
+  ends = [];
   lasts = []; // below 0: it did not run
   sums = [0];
   take(start, us) {
     this.begin.push(start);
+    this.ends.push(start + Math.max(us, 0));
     this.lasts.push(us);
     this.sums.push(this.sums.at(-1) + Math.max(us, 0));
   }
   start(i) { return this.begin[i]; }
   us(i) { return this.lasts[i]; }
-  end(i) { return this.begin[i] + Math.max(this.lasts[i], 0); }
+  end(i) { return this.ends[i]; }
   busy(i) { return this.sums[i]; }
 }
 
@@ -170,7 +172,7 @@ class Curve {
 
 // Rows of streams with what is planned and what happened, and what is in memory when.
 function build(head, c) {
-  const count = c.us.length, ops = { ...c, start: new Float64Array(count), busy: new Float64Array(count) };
+  const count = c.us.length, ops = { ...c, start: new Float64Array(count), end: new Float64Array(count), busy: new Float64Array(count) };
   ops.group = new Array(count);
   ops.edge = new Float64Array(count + 1);
   for (let op = 0; op < count; op++) ops.edge[op + 1] = ops.edge[op] + c.edges[op];
@@ -184,7 +186,7 @@ function build(head, c) {
         ops.busy[op] = group.total;
         ops.group[op] = group;
         group.total += c.us[op];
-        t += c.us[op];
+        ops.end[op] = t += c.us[op];
         sheet.end = Math.max(sheet.end, t);
       }
       sheet.groups.push(group);
@@ -248,11 +250,14 @@ function edges(model, op) { // pairs [op, lag]
   return found;
 }
 
-function causes(model, bar) { // the bars it waits for, the one before in its stream first
-  const [piece, , op] = track(bar).place(bar.i);
-  const found = edges(model, op).map(([other, lag]) => sibling(model, bar, other, lag));
-  if (bar.i > piece.at) found.unshift({ ...bar, i: bar.i - 1 });
-  return found.filter((one) => one && track(one).us(one.i) >= 0);
+function causes(model, { row, side, i }) { // the bars it waits for, the one before in its stream first
+  const [piece, , op] = row[side].place(i), found = [], { edge, after } = model.ops;
+  if (i > piece.at && row[side].us(i - 1) >= 0) found.push({ row, side, i: i - 1 });
+  for (let k = edge[op]; k < edge[op + 1]; k++) {
+    const far = Math.floor(after[k] / 2), one = sibling(model, { row, side, i }, op - far, after[k] - 2 * far);
+    if (one) found.push(one);
+  }
+  return found;
 }
 
 function followers(model, bar) {
@@ -407,6 +412,7 @@ function start([head, columns]) {
   const view = { t: 0, dt: 1, wide: 1, high: 1, by: "kind", chosen: null, path: [], before: [], after: [] };
   const colors = {}, inks = {}, shades = new Uint32Array(model.ops.us.length);
   let delays = null, image = null, pixels = null, across = 0, down = 0, ratio = 1, dirty = false;
+  let grain = 1, rest = 0; // columns have so many pixels, two while the view moves
   document.getElementById("timeline").hidden = false;
 
   function rowHeight() { return model.rows.length > 24 ? 8 : 13; }
@@ -450,6 +456,9 @@ function start([head, columns]) {
     view.dt = Math.min(Math.max(dt, 0.01), (model.end * 1.02) / view.wide);
     view.t = Math.min(Math.max(t, -0.01 * model.end), model.end * 1.01 - view.dt * view.wide);
     tip.hidden = true; // what it tells of is elsewhere now
+    grain = 2;
+    clearTimeout(rest);
+    rest = setTimeout(() => { grain = 1; redraw(); }, 120);
     redraw();
   }
   const zoom = (factor, px = LEFT + view.wide / 2) => {
@@ -477,11 +486,11 @@ function start([head, columns]) {
     }
   }
 
-  // The bars of a track that are in view: those of a pixel and more as they are; smaller ones a
+  // The bars of a track that are in view: those of a column and more as they are; smaller ones a
   // column at a time, as high as the share of it that they take. Columns begin at multiples of
-  // `dt`, so that nothing flickers when the view moves. Returns those with room for a name.
+  // their time, so that nothing flickers when the view moves. Returns those with room for a name.
   function bars(side, y, high) {
-    const stop = view.t + view.dt * view.wide, { dt } = view, shift = Math.round(x(0)), names = [];
+    const stop = view.t + view.dt * view.wide, dt = view.dt * grain, shift = Math.round(x(0)), names = [];
     for (let i = side.first(view.t), last = -Infinity; i < side.n;) {
       const begin = side.start(i), us = side.us(i);
       if (begin >= stop) break;
@@ -500,7 +509,7 @@ function start([head, columns]) {
       const before = Math.max(column * dt - begin, 0); // of one that began before
       const share = Math.min((side.busy(next) - side.busy(i) - before + over) / dt, 1);
       const tall = Math.max(Math.round(share * high), 1);
-      box(column + shift, y + high - tall, 1, tall, color);
+      box(column * grain + shift, y + high - tall, grain, tall, color);
       i = next;
       last = column;
     }
@@ -514,8 +523,8 @@ function start([head, columns]) {
       if (to < LEFT || from > LEFT + view.wide) continue;
       const curve = curveOf(model, here);
       let left = Math.floor(from), last = 0;
-      for (let px = left; px < to; px++) {
-        const t = Math.max(at(px) - part.start, 0), tall = Math.round(curve.between(t, t + view.dt) * scale);
+      for (let px = left; px < to; px += grain) {
+        const t = Math.max(at(px) - part.start, 0), tall = Math.round(curve.between(t, t + grain * view.dt) * scale);
         if (tall === last) continue;
         box(left, floor - last, px - left, last, inks.memory);
         [left, last] = [px, tall];
@@ -593,13 +602,14 @@ function start([head, columns]) {
 
   function frame(bar, thick, color, places) {
     const left = inside(x(startOf(bar))), wide = Math.max(inside(x(endOf(bar))) - left, thick), y = topOf(bar, places);
+    if (wide <= 2 * thick) return void box(left, y, wide, strip - 1, color);
     for (const lower of [y, y + strip - 1 - thick]) box(left, lower, wide, thick, color);
     for (const side of [left, left + wide - thick]) box(side, y, thick, strip - 1, color);
   }
 
   function route(places) { // the critical path
     const { path } = view, from = after(path, at(LEFT + view.wide)), to = after(path, view.t);
-    const stride = Math.max(1, Math.floor((to - from) / 1000)); // so many are enough to be seen
+    const stride = Math.max(1, Math.floor((to - from) / 600)); // so many are enough to be seen
     for (let k = from; k < Math.min(to + 2, path.length); k += stride) {
       frame(path[k], 2, inks.mark, places);
       if (!k) continue;
@@ -644,6 +654,8 @@ function start([head, columns]) {
     if (bar && go) {
       const us = Math.max(endOf(bar) - startOf(bar), 1), dt = Math.min(view.dt, (us * 12) / view.wide);
       move(startOf(bar) + us / 2 - (dt * view.wide) / 2, dt);
+      const y = rows.find(({ row }) => row === bar.row).y - offset() + canvas.getBoundingClientRect().top;
+      if (y < AXIS || y > window.innerHeight - 100) window.scrollBy(0, y - window.innerHeight / 2);
     }
     const links = (title, bars) => [
       ...(bars.length ? [title] : []),
@@ -766,7 +778,7 @@ function start([head, columns]) {
     const text = over?.row ? lines(model, over) : over ? inMemory(model, over.device, t) : near.map(([when, what]) => `${time(when)}: ${what}`);
     tip.hidden = !text.length;
     tip.textContent = text.join("\n");
-    tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8)}px`;
+    tip.style.left = `${Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8)}px`;
   }
 
