@@ -655,7 +655,7 @@ function start([head, columns]) {
       const us = Math.max(endOf(bar) - startOf(bar), 1), dt = Math.min(view.dt, (us * 12) / view.wide);
       move(startOf(bar) + us / 2 - (dt * view.wide) / 2, dt);
       const y = rows.find(({ row }) => row === bar.row).y - offset() + canvas.getBoundingClientRect().top;
-      if (y < AXIS || y > window.innerHeight - 100) window.scrollBy(0, y - window.innerHeight / 2);
+      if (y < AXIS || y > window.innerHeight / 2) window.scrollBy(0, y - window.innerHeight / 3);
     }
     const links = (title, bars) => [
       ...(bars.length ? [title] : []),

@@ -151,3 +151,23 @@ def test_crowded_rows_are_filled_as_far_as_they_are_busy(tmp_path: Path) -> None
     assert found["troubles"] == []
     assert found["ops"] > 100
     assert found["busy"] == pytest.approx(device_times(plan)[0].compute_us, rel=0.05)
+
+
+def test_an_op_that_is_gone_to_is_in_the_window(tmp_path: Path) -> None:
+    """The page scrolls to its row; what the pointer told of before is told no longer."""
+    found = driven(
+        PAGE,
+        """
+        const { rows, choose, x } = report, { row, y } = rows[0];
+        const tip = document.getElementById("tip");
+        const bar = { row, side: "planned", i: 3 };
+        point("pointermove", x((row.planned.start(3) + row.planned.end(3)) / 2), y + 5);
+        const told = !tip.hidden;
+        document.body.style.paddingTop = "2000px";
+        choose(bar, true); await frame();
+        const at = y - report.offset() + canvas.getBoundingClientRect().top;
+        return { told, tells: !tip.hidden, seen: at > 0 && at < window.innerHeight };
+        """,
+        tmp_path,
+    )
+    assert found == {"told": True, "tells": False, "seen": True, "troubles": []}
