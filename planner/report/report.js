@@ -508,8 +508,8 @@ function start([head, columns]) {
       const over = small ? Math.max(end - side.start(next), 0) : 0; // of the bar that ends later
       const before = Math.max(column * dt - begin, 0); // of one that began before
       const share = Math.min((side.busy(next) - side.busy(i) - before + over) / dt, 1);
-      const tall = Math.max(Math.round(share * high), 1);
-      box(column * grain + shift, y + high - tall, grain, tall, color);
+      const tall = Math.max(Math.round(share * high), 1), left = column * grain + shift;
+      box(left, y + high - tall, Math.min(grain, LEFT + view.wide - left), tall, color);
       i = next;
       last = column;
     }
