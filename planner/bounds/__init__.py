@@ -2,7 +2,7 @@
 on the makespan of any plan and on that of given programs; and the load program over windows, which
 also guides the search: which shards stay, move or are recomputed."""
 
-from planner.bounds.branch_and_bound import again, guides, narrowed
+from planner.bounds.branch_and_bound import again, block_at, guides, narrowed
 from planner.bounds.configuration import (
     Column,
     Demand,

@@ -51,24 +51,24 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
 
 
 def guides(
-    roots: Sequence[Terms], groups: int, programs: int, each: int, effort: Effort
+    roots: Sequence[Terms], groups: int, programs: int, effort: Effort
 ) -> Iterator[Solution]:
-    """Solutions for plans, the best first, of which it is known where the block begins; at most
-    `each` for the same terms."""
+    """Solutions for plans, the best first, of which it is known where the block begins; one for the
+    same terms."""
     open_: list[tuple[int, int, int, Solution]] = []
     number = count()
     for index, terms in enumerate(roots):
         one = solved(terms, all_plans(terms), groups, effort)
         if one and one.weights:
             heapq.heappush(open_, (one.period_us, next(number), index, one))
-    given = [0] * len(roots)
+    given = set[int]()
     left = programs - len(roots)
     while open_ and effort.left > 0:
         _, _, index, best = heapq.heappop(open_)
-        if given[index] >= each:
+        if index in given:
             continue
         if left < 2 or best.part.high == best.part.low:
-            given[index] += 1
+            given.add(index)
             yield best
             continue
         for part in _divided(best.part):
@@ -82,6 +82,11 @@ def again(found: Solution, terms: Terms, groups: int, effort: Effort) -> Solutio
     """The same part of the plans for other terms; None when there are none."""
     one = solved(terms, found.part, groups, effort)
     return one if one and one.weights else None
+
+
+def block_at(found: Solution, first: int) -> Solution:
+    """The solution with the block begun at another item, for `again`."""
+    return replace(found, part=replace(found.part, low=first, high=first))
 
 
 def _halves(found: Solution) -> list[PlanSubset]:

@@ -138,7 +138,7 @@ def _sum(frame: Frame, so_far: int | None, more: int) -> int:
 
 def states(frame: Frame, g: int) -> None:
     """State that streams comes in until its update on the device and leaves from then on, and
-    parameters with it; in a plan not long before and after."""
+    parameters with it, and holds memory meanwhile; in a plan not long before and after."""
     state = frame.held(frame.members(g), "state_bytes", _STREAMS)
     leaving = frame.held(frame.members(g), "param_out_bytes", _STREAMS, "kept", "streamed")
     if not state and not leaving:
@@ -151,11 +151,11 @@ def states(frame: Frame, g: int) -> None:
     into, out = _crossed(frame, "h2d", before), _crossed(frame, "d2h", after)
     frame.equal([(1, into[-1]), *_less(state)])
     frame.equal([(1, out[-1]), (-1, whole)])
-    if frame.terms.plan:
-        for w, there in zip(before[:-1], into[:-1], strict=True):
-            frame.use("slab", [w], [(1, there)])
-        for w, gone in zip(after, out, strict=True):
-            frame.use("slab", [w], [(1, whole), (-1, gone)])
+    for w, there in zip(before[:-1], into[:-1], strict=True):
+        frame.use("slab", [w], [(1, there)])
+    first = 0 if frame.terms.plan else 1  # when its parameters still count as those at work
+    for w, gone in list(zip(after, out, strict=True))[first:]:
+        frame.use("slab", [w], [(1, whole), (-1, gone)])
 
 
 def aside(frame: Frame, g: int) -> None:
@@ -182,8 +182,7 @@ def aside(frame: Frame, g: int) -> None:
         if w == windows[-1]:
             break
         frame.use("host_bytes", [w], waits)
-        if not frame.terms.plan:
-            frame.use("slab", [w], [(1, whole), *_less(waits)])
+        frame.use("slab", [w], [(1, whole), *_less(waits)])
     for moved in (gone, back):
         frame.equal([(1, max(moved.items())[1]), (-1, whole)])
 

@@ -49,8 +49,9 @@ class Item:
 class Frame:
     """Items in groups, the columns of both, and all rows so far.
 
-    Window g is of the forward of group g, the next one of the turn, those from there on of
-    backwards, the last group's first.
+    Window g is of the forward of group g; then comes the turn, of which the first microbatch has
+    a window of its own where there are several, since it leaves gradients of the whole block; then
+    those of backwards, the last group's first.
     """
 
     def __init__(self, terms: Terms, groups: int) -> None:
@@ -59,8 +60,10 @@ class Frame:
         self.group = grouped(self.shapes, groups)
         self.groups = self.group[-1] + 1
         self.noted = terms.costs.noted
-        self.windows = 2 * self.groups + 1 + self.noted
-        self.ends = 2 * self.groups  # the window of the last backward
+        several = terms.microbatches > 1
+        self.turn = range(self.groups, self.groups + 1 + several)
+        self.ends = self.turn[-1] + self.groups  # the window of the last backward
+        self.windows = self.ends + 1 + self.noted
         last = next((i for i, shape in enumerate(self.shapes) if shape.grad_bytes), 0)
         # The first window in which all norms may be there: what is below is frozen.
         self.norms = self.backward(self.group[last]) + (last == self.group.index(self.group[last]))
@@ -142,7 +145,7 @@ class Frame:
 
     def window(self, w: int) -> list[int]:
         """The items whose forward or backward is in a window; none in the turn and at the end."""
-        if w == self.groups or w > self.ends:
+        if w in self.turn or w > self.ends:
             return []
         return self.members(w if w < self.groups else self.ends - w)
 
@@ -153,10 +156,6 @@ class Frame:
             mode = part.fixed[i] if part.fixed else None
             bounds |= self._cut(i, part, terms)
             bounds |= self._fixed(i, mode, part) if mode else self._open(i, part, terms)
-        spare = 0.0 if terms.tight or not terms.plan else 1 / MB
-        for column, what in ((self.into, "param_bytes"), (self.out, "grad_bytes")):
-            whole = sum(getattr(shape, what) for shape in self.shapes)
-            bounds[column] = spare * whole / len(self.shapes), INFINITY
         return bounds
 
     def _cut(self, i: int, part: PlanSubset, terms: Terms) -> dict[int, Bound]:

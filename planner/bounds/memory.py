@@ -77,7 +77,8 @@ def graphs(frame: Frame, g: int) -> None:
     frame.use("reserve", between, [(1, frame.named(alive))])
     frame.use("slab", between, [(1, frame.named(held))])
     if count > 1:
-        frame.use("slab", range(frame.groups + 1, frame.backward(g)), [(1, frame.named(grads))])
+        after = range(frame.turn[-1] + 1, frame.backward(g))
+        frame.use("slab", after, [(1, frame.named(grads))])
 
 
 def waiting(frame: Frame, g: int) -> None:
@@ -120,19 +121,21 @@ def on_host(frame: Frame) -> None:
 
 
 def all_round(frame: Frame) -> None:
-    """Slab that is taken all round: resident parameters and state; in a plan buffers for packing,
-    and copies in flight: whole ones, however small the part of each shard that moves is."""
-    terms, every = frame.terms, range(len(frame.items))
+    """Slab that is taken all round: resident parameters and state; in a plan but for the turn
+    buffers for packing, and copies in flight: whole ones, however small the part of each shard that
+    moves is."""
+    terms, every, moving = frame.terms, range(len(frame.items)), Row()
     row = frame.held(every, "param_bytes", "", "resident")
     row += frame.held(every, "state_bytes", "device")
+    frame.use("slab", range(frame.windows), [(1, frame.named(row))])
     if terms.plan:
-        row += [(1, frame.into), (1, frame.out)]
+        moving += [(1, frame.into), (1, frame.out)]
         for i in every:
             _in_flight(frame, i)
     if terms.plan and terms.offload:  # for two microbatches
         largest = max((amount(shape, "offload_bytes") for shape in frame.shapes[:-1]), default=0.0)
-        row.append((min(2, terms.microbatches) * largest, ONE))
-    frame.use("slab", range(frame.windows), [(1, frame.named(row))])
+        moving.append((min(2, terms.microbatches) * largest, ONE))
+    frame.use("slab", (w for w in range(frame.windows) if w not in frame.turn), moving)
 
 
 def _in_flight(frame: Frame, i: int) -> None:
@@ -150,8 +153,8 @@ def at_work(frame: Frame) -> None:
         if items := frame.window(w):
             up = w < frame.groups
             frame.use("slab", [w], _working(frame, items[-1 if up else 0], up=up))
-        elif w == frame.groups:
-            frame.use("slab", [w], _turn(frame))
+        elif w in frame.turn:
+            frame.use("slab", [w], _turn(frame, ends=w == frame.turn[-1]))
 
 
 def _working(frame: Frame, i: int, *, up: bool) -> Row:
@@ -172,11 +175,11 @@ def _working(frame: Frame, i: int, *, up: bool) -> Row:
     return row + frame.block(i, -amount(shape, "grad_bytes"))
 
 
-def _turn(frame: Frame) -> Row:
-    """MB of the block's gradients, all at once, and of the boundaries in it."""
+def _turn(frame: Frame, *, ends: bool) -> Row:
+    """MB of the block's gradients, all at once, and of the boundaries in it when the turn ends."""
     row: Row = []
     for i, (shape, item) in enumerate(zip(frame.shapes, frame.items, strict=True)):
         row += frame.block(i, amount(shape, "grad_bytes"))
-        if frame.terms.microbatches > 1:
+        if ends and frame.terms.microbatches > 1:
             row.append((amount(shape, "in_bytes"), item.inside))
     return row

@@ -24,8 +24,8 @@ class Terms:
     items: ranges of layers, from first to end; the shards, when a plan is looked for and not a
     bound: room is then left for copies in flight. room_bytes: what the device offers, less what is
     there in any case. offload: whether activations may be packed. A plan then has buffers for it,
-    however few shards do it. tight: there is no room for whole copies in flight. host_bytes: of the
-    host for what waits there, None when there is enough.
+    however few shards do it. host_bytes: of the host for what waits there, None when there is
+    enough.
     """
 
     costs: TaskCosts
@@ -36,7 +36,6 @@ class Terms:
     links: Links
     plan: bool = False
     offload: bool = True
-    tight: bool = False
     host_bytes: int | None = None
 
     @property

@@ -9,9 +9,10 @@ fill-and-drain  on several devices, by the size of microbatches: large ones take
                 than compute, links, host and memory of all devices take at once, with single layers
                 as shards and free residency (a linear program)
 phase           on one device, of rounds that take all microbatches of a shard in turn, or those of
-                a block at the top one by one, and whose gradients, where updates wait for norms,
-                wait where they are updated: what a layer needs between its update and its forward,
-                and between forward and backward, must cross the link or hold memory meanwhile
+                a block at the top one by one, whose gradients, where updates wait for norms, wait
+                where they are updated, and whose devices update a shard as soon as that may be:
+                what a layer needs between its update and its forward, between forward and
+                backward, and for its update must cross the link or hold memory meanwhile
                 (`windows`)
 """
 

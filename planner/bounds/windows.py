@@ -1,9 +1,9 @@
 """The load program over the phases of a round: what stays, what moves, what is recomputed.
 
 Items (layers, or some of them together) are put into groups, and a round into two windows per
-group, F_g going up and B_g coming down, and one for the turn between, in which a block of items at
-the top computes all but the last backward, one microbatch's graphs at a time. Times of windows
-are unknown; in each of them
+group, F_g going up and B_g coming down, and two for the turn between, in which a block of items at
+the top computes all but the last backward, one microbatch's graphs at a time: one until all
+gradients of the block are there, and the rest. Times of windows are unknown; in each of them
 
     window >= compute in it        window >= bytes in / h2d rate, bytes out / d2h rate
     window >= host updates in it   memory at its end <= capacity
@@ -188,8 +188,11 @@ def _ways_us(terms: Terms, shape: ShardCost) -> tuple[float, float]:
 def _compute(frame: Frame, w: int) -> Row:
     """ms of compute in a window."""
     every = range(len(frame.items))
-    if w == frame.groups:
-        return [x for i in every for x in _turn_us(frame, i)]
+    if w == frame.turn[-1]:
+        first = [(-us, x) for i in every for us, x in _first_us(frame, i)]
+        return [*first, *(x for i in every for x in _turn_us(frame, i))]
+    if w in frame.turn:
+        return [x for i in every for x in _first_us(frame, i)]
     if w > frame.ends:
         return _update_us(frame, every)
     of = _up_us if w < frame.groups else _down_us
@@ -216,6 +219,16 @@ def _turn_us(frame: Frame, i: int) -> Row:
         ((count * shape.backward_us - shape.graph_backward_us) / MS, frame.items[i].once),
         (again / MS, frame.items[i].again),
     ]
+
+
+def _first_us(frame: Frame, i: int) -> Row:
+    """ms of that until all gradients of the block are there; none in a plan, which has room for
+    them from the beginning of the turn on."""
+    shape, item = frame.shapes[i], frame.items[i]
+    if frame.terms.plan or len(frame.turn) == 1:
+        return []
+    again = shape.forward_us + shape.backward_us
+    return [(shape.backward_us / MS, item.once), (again / MS, item.again)]
 
 
 def _down_us(frame: Frame, i: int) -> Row:
@@ -250,5 +263,5 @@ def solved(
 ) -> Solution | None:
     """Solve the program for a part of the plans; None when it has no solution. near: from the last
     solution for the same terms that was not; the period is the same, the weights may differ."""
-    program = _phases(replace(terms, room_bytes=0, tight=False, host_bytes=None), groups)
+    program = _phases(replace(terms, room_bytes=0, host_bytes=None), groups)
     return program.solve(part, terms, max(1.0, effort.left), effort.seed, near=near)

@@ -115,7 +115,6 @@ class Starts:
             self.links,
             plan=True,
             offload=offload,
-            tight=True,
             host_bytes=scratch_bytes(costs, items, self.host_bytes),
         )
 

@@ -13,7 +13,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from planner.bounds import Solution, Terms, again, guides, rounded
+from planner.bounds import Solution, Terms, again, block_at, guides, rounded
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lowering import DeviceRound, fitted, least_bytes
@@ -28,6 +28,7 @@ from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
+_PLACES = 48  # where the block may begin, of many items
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Search:
             if effort.left <= 0 or ops <= 0:
                 break
         self.tried += len(waiting)
-        best: dict[tuple[int, tuple[int, ...], bool], DeviceRound] = {}
+        best: dict[tuple[int, tuple[int, ...], int, bool], DeviceRound] = {}
         for least, _, one in sorted(waiting):  # what can be the shortest first
             packs = (one if isinstance(one, Strategy) else one.strategy).packs
             alike = [score(made) for made in best.values() if made.strategy.packs == packs]
@@ -137,7 +138,8 @@ class Search:
                 break
             laid = self._round(one) if isinstance(one, Strategy) else one
             if laid:
-                key = laid.strategy.costs.microbatch, laid.strategy.cuts, laid.strategy.packs
+                own = laid.strategy
+                key = own.costs.microbatch, own.cuts, own.block, own.packs
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
 
@@ -152,31 +154,25 @@ class Search:
         return found if len(found) == len(plain) and min(map(score, found))[0] <= near else []
 
     def _ends(self, starts: Sequence[DeviceRound], effort: Effort) -> list[DeviceRound]:
-        """The best starts improved a little with half of the ops, the best of them further with the
-        rest. Those that pack have rounds of many ops, in which few changes can be tried: they come
-        on top, so that no others are lost to them."""
-        limits, short = effort.limits, list[DeviceRound]()
+        """The best starts improved a little, the best of those further, the best of all again: a
+        start says little about what it leads to. Those that pack have rounds of many ops, in which
+        few changes can be tried: they come on top, so that no others are lost to them."""
+        limits, ends = effort.limits, list[DeviceRound]()
         for packs, count in ((False, limits.search_starts), (True, limits.search_packing)):
             own = sorted((one for one in starts if one.strategy.packs == packs), key=score)[:count]
-            short += self._improved(own, short, limits.search_starts, limits.search_far, effort)
-        ends = [*short]
-        for packs in (False, True):
-            best = sorted((one for one in short if one.strategy.packs == packs), key=score)[:1]
-            ends += self._improved(best, short, 1, limits.search_near, effort)
+            ends += self._improved(own, 12, limits.search_far, effort)
+        for count, share in ((limits.search_further, 8), (1, 2)):
+            best = sorted(ends, key=score)[:count]
+            ends += self._improved(best, share, limits.search_near, effort)
         return ends
 
     def _improved(
-        self,
-        starts: Sequence[DeviceRound],
-        others: Sequence[DeviceRound],
-        share: int,
-        far: int,
-        effort: Effort,
+        self, starts: Sequence[DeviceRound], share: int, far: int, effort: Effort
     ) -> list[DeviceRound]:
-        """The starts improved, each with a share of half of the ops that there are for it; not
-        those that are by more than 1/far too long to catch up with the best."""
-        least = min((one.period_us for one in (*starts, *others)), default=0)
-        ops = effort.limits.search_ops // 2 // share
+        """The starts improved, each with a share of the ops that there are for it; not those that
+        are by more than 1/far too long to catch up with the best."""
+        least = min((one.period_us for one in starts), default=0)
+        ops = effort.limits.search_ops // share
         near = (start for start in starts if start.period_us <= least + least // far)
         return [improve(start, self.starts.points, self._round, ops, effort) for start in near]
 
@@ -208,20 +204,27 @@ class Search:
 
     def _guided_alike(self, roots: Sequence[Terms], effort: Effort) -> Iterator[DeviceRound]:
         limits = effort.limits
-        groups, programs = limits.search_groups, len(roots) + limits.search_divisions
-        found = guides(roots, groups, programs, limits.search_each, effort)
+        programs = len(roots) + limits.search_divisions
+        found = guides(roots, limits.search_groups, programs, effort)
         for number, guide in enumerate(islice(found, limits.search_guides)):
             yield from self._realised(guide, effort)
-            # What has room for copies is a start as well, and what is good with less memory; room
-            # that is left is filled later.
-            others = [replace(guide.terms, tight=False)]
-            for part in limits.search_less if not number else ():
-                room = guide.terms.room_bytes - self.device_bytes // part
-                others.append(replace(guide.terms, room_bytes=room))
-            for terms in others:
-                other = again(guide, terms, groups, effort)
-                if other:
-                    yield from self._realised(other, effort)
+            several = guide.terms.microbatches > 1
+            if several and number < limits.search_blocks - guide.terms.offload:
+                for way in (1, -1):
+                    yield from self._along(guide, way, effort)
+
+    def _along(self, guide: Solution, way: int, effort: Effort) -> Iterator[DeviceRound]:
+        """Plans with the block of a guide begun ever further that way, until twice they are no
+        shorter: what is the best of the program need not be that of the lay-outs."""
+        items = len(guide.terms.items)
+        first, least, worse = guide.part.low, PLENTY, 0
+        while worse < 2 and 0 <= (first := first + way * -(-items // _PLACES)) < items:
+            other = again(block_at(guide, first), guide.terms, effort.limits.search_groups, effort)
+            made = list(self._realised(other, effort)) if other else []
+            shortest = min((one.period_us for one in made), default=PLENTY)
+            worse = 0 if shortest < least else worse + 1
+            least = min(least, shortest)
+            yield from made
 
     def _realised(self, guide: Solution, effort: Effort) -> Iterator[DeviceRound]:
         """Whole shards of a guide; where they take too much, the program is solved for less."""

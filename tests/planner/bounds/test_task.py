@@ -235,7 +235,7 @@ def test_one_program_says_of_every_part_what_a_new_one_says(seed: int, plan: boo
     found = [solved(kept, asked, part) for part in parts(asked)]
     assert any(found)
     assert found == [solved(Phases(asked, 4), asked, part) for part in parts(asked)]
-    less = replace(asked, room_bytes=asked.room_bytes // 2, tight=False, host_bytes=1 << 16)
+    less = replace(asked, room_bytes=asked.room_bytes // 2, host_bytes=1 << 16)
     (first, *_) = parts(asked)
     assert solved(kept, less, first) == solved(Phases(less, 4), less, first)
     assert solved(kept, asked, first) == found[0]
