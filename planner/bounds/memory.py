@@ -135,7 +135,9 @@ def all_round(frame: Frame) -> None:
     if terms.plan and terms.offload:  # for two microbatches
         largest = max((amount(shape, "offload_bytes") for shape in frame.shapes[:-1]), default=0.0)
         moving.append((min(2, terms.microbatches) * largest, ONE))
-    frame.use("slab", (w for w in range(frame.windows) if w not in frame.turn), moving)
+    turn = frame.turn if len(frame.turn) > 1 else ()
+    away = (w for w in range(frame.windows) if w not in turn)
+    frame.use("slab", away, moving)
 
 
 def _in_flight(frame: Frame, i: int) -> None:

@@ -208,8 +208,15 @@ class Search:
         found = guides(roots, limits.search_groups, programs, effort)
         for number, guide in enumerate(islice(found, limits.search_guides)):
             yield from self._realised(guide, effort)
-            several = guide.terms.microbatches > 1
-            if several and number < limits.search_blocks - guide.terms.offload:
+            if guide.terms.microbatches == 1:
+                # The block is the last shard. What is good with less memory is a start as well:
+                # room that is left is filled later.
+                for part in limits.search_less if not number else ():
+                    room = guide.terms.room_bytes - self.device_bytes // part
+                    less = replace(guide.terms, room_bytes=room)
+                    if other := again(guide, less, limits.search_groups, effort):
+                        yield from self._realised(other, effort)
+            elif number < limits.search_blocks - guide.terms.offload:
                 for way in (1, -1):
                     yield from self._along(guide, way, effort)
 
