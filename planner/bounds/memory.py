@@ -121,7 +121,7 @@ def on_host(frame: Frame) -> None:
 
 
 def all_round(frame: Frame) -> None:
-    """Slab that is taken all round: resident parameters and state; in a plan but for the turn
+    """Slab that is taken all round: resident parameters and state; in a plan but for a turn
     buffers for packing, and copies in flight: whole ones, however small the part of each shard that
     moves is."""
     terms, every, moving = frame.terms, range(len(frame.items)), Row()
