@@ -29,6 +29,7 @@ from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
 _PLACES = 48  # where the block may begin, of many items
+_LITTLE, _FURTHER, _AGAIN = 12, 8, 2  # parts of the ops that improve one start, each time
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class Search:
         limits, ends = effort.limits, list[DeviceRound]()
         for packs, count in ((False, limits.search_starts), (True, limits.search_packing)):
             own = sorted((one for one in starts if one.strategy.packs == packs), key=score)[:count]
-            ends += self._improved(own, 12, limits.search_far, effort)
-        for count, share in ((limits.search_further, 8), (1, 2)):
+            ends += self._improved(own, _LITTLE, limits.search_far, effort)
+        for count, share in ((limits.search_further, _FURTHER), (1, _AGAIN)):
             best = sorted(ends, key=score)[:count]
             ends += self._improved(best, share, limits.search_near, effort)
         return ends

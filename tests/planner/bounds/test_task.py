@@ -2,6 +2,7 @@
 what there is."""
 
 import random
+from bisect import bisect_left
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -157,6 +158,29 @@ def test_what_the_host_updates_goes_through_it_between_two_forwards() -> None:
     way_us = layer.update_host.median_us + layer.grad_bytes * 1e6 / links.best_d2h
     assert found
     assert found.period_us + 2 >= costs.least_us + way_us + layer.param_bytes * 1e6 / links.best_h2d
+
+
+def test_state_that_has_no_room_to_wait_comes_while_its_layer_is_at_work() -> None:
+    """Where all of it takes as long to come as a round computes, forwards are added to that."""
+    case = small(0, 3)
+    costs = microbatch_costs(case.task)[0]
+    items = tuple(pairwise(cut_points(case.task)))
+    rate = sum(layer.state_bytes for layer in case.task.layers) * 10**6 // costs.least_us
+    mode = Mode("resident", "device-streamed")
+    saved = replace(mode, activations="saved")
+    part = PlanSubset(2, 2, 0, 1 << 40, (saved, saved, mode))
+
+    def least_us(room: int) -> int | None:
+        terms = Terms(costs, items, rate, rate, room, case.links)
+        found = Phases(terms, 12).solve(part, terms, 60.0, 0, near=False)
+        return found and found.period_us
+
+    room = bisect_left(range(1 << 30), 1, key=lambda size: least_us(size) is not None)
+    wide, tight = least_us(1 << 30), least_us(room)
+    assert wide
+    assert tight
+    assert wide < 1.05 * costs.least_us
+    assert tight > costs.least_us + costs.total("forward_us")
 
 
 def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
