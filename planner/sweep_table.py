@@ -84,7 +84,7 @@ class Offer:
 
     @property
     def cost(self) -> float | None:
-        """What they cost."""
+        """The price of these hours; None where no price is known."""
         return None if self.price is None else self.hours * self.price
 
 

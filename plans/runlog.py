@@ -166,7 +166,7 @@ def part_of(folder: Path, rank: int) -> Path:
 
 
 def parts(folder: Path) -> list[Path]:
-    """What processes have written that is not in the log."""
+    """The files in which processes write their own ops while a run goes on, by number."""
     return sorted(folder.glob(f"{LOG}.[0-9]*"))
 
 

@@ -121,9 +121,9 @@ def on_host(frame: Frame) -> None:
 
 
 def all_round(frame: Frame) -> None:
-    """Slab that is taken all round: resident parameters and state; in a plan but for a turn
-    buffers for packing, and copies in flight: whole ones, however small the part of each shard that
-    moves is."""
+    """Slab that is taken all round: resident parameters and state. In a plan also copies in flight,
+    whole ones however small the part of a shard that moves is, and buffers for packing; none of
+    them in a turn of several microbatches, when nothing has to move."""
     terms, every, moving = frame.terms, range(len(frame.items)), Row()
     row = frame.held(every, "param_bytes", "", "resident")
     row += frame.held(every, "state_bytes", "device")

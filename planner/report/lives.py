@@ -73,7 +73,7 @@ def _ends(uses: Iterable[_Use]) -> Iterator[int]:
 
 
 def _graphs(program: Program, phase: Phase, tasks: Mapping[str, Task]) -> Iterator[Life]:
-    """What forwards leave for backwards and halves of backwards for each other, in the reserve."""
+    """The lives of graphs in the reserve: from a forward to its backward, or from I to its W."""
     ops = {op.id: op for op in phase.ops}
     tokens = kinds_of(program)[phase.kind].tokens
     for op in phase.ops:

@@ -126,7 +126,7 @@ def report(
 
 
 def _runs(plan: Plan, plan_sha256: str, every: Mapping[str, Sequence[RunLog]]) -> Rows:
-    """How each run ended, and the latest loss of some tasks."""
+    """The table of runs: the end of each, and the latest loss of some tasks."""
     tasks = [task.name for task in plan.tasks[:_LOSSES]]
     rows: Rows = [("run", "status", "after", "against the plan", *(f"loss of {t}" for t in tasks))]
     for name, logs in every.items():
@@ -241,8 +241,8 @@ def _provenance(plan: Plan, plan_sha256: str, log: RunLog | None) -> Rows:
 
 
 def _commands(plan: Plan, names: Sequence[str], *, ran: bool) -> tuple[str, ...]:
-    """What makes the same plan, run and report again; a plan tells of no microbatch, correction or
-    earlier run that was given."""
+    """The commands that make the same plan, run and report again; a plan tells of no microbatch,
+    correction or earlier run that was given."""
     path, run = map(shlex.quote, names)
     profiles = sum(role.startswith("profile") for role in plan.inputs)
     budgets = {device.budget_bytes for device in plan.devices}

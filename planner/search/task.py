@@ -222,8 +222,8 @@ class Search:
                     yield from self._along(guide, way, effort)
 
     def _along(self, guide: Solution, way: int, effort: Effort) -> Iterator[DeviceRound]:
-        """Plans with the block of a guide begun ever further that way, until twice they are no
-        shorter: what is the best of the program need not be that of the lay-outs."""
+        """Rounds with the block of a guide begun ever further up (1) or down (-1), until two places
+        are no better: the program's best place need not be the best once rounds are laid out."""
         items = len(guide.terms.items)
         first, least, worse = guide.part.low, PLENTY, 0
         while worse < 2 and 0 <= (first := first + way * -(-items // _PLACES)) < items:

@@ -74,8 +74,8 @@ def _all_devices(plan: Plan) -> list[str]:
 
 
 def streamed(plan: Plan) -> list[str]:
-    """What keeps shards from staying on their devices, a line for programs of which the same is to
-    be said; none where all stay."""
+    """Lines that say why shards do not stay on their devices, one for all programs with the same
+    reason; none where all stay."""
     found: dict[str, list[str]] = {}
     for program in plan.programs:
         if not program.evaluates and (why := _why_streamed(plan, program)):

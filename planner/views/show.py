@@ -87,7 +87,7 @@ def _task(task: Task) -> list[str]:
 
 
 def _kept(shard: Shard, task: Task) -> str:
-    """What a shard keeps from forward to backward, and of how many microbatches."""
+    """Words for the activations that a shard keeps, and for how many microbatches."""
     count = task.microbatches - len(shard.recomputed)
     return _ACTS[shard.activations] + f" of {count} microbatch(es)" * bool(shard.recomputed)
 

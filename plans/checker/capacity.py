@@ -114,7 +114,7 @@ Laid = Mapping[int, int]
 
 
 def _laid(plan: Plan, held: Mapping[str, Buffer]) -> dict[str, Laid]:
-    """How bases lie whose shards are one behind the other, by the task in whose name they are."""
+    """Places of bases whose shards lie without gaps, by the task in whose name they are."""
     found = dict[str, Laid]()
     for task in plan.tasks:
         buffers = [held.get(f"{task.name}.s{k}.base") for k in range(len(task.shards))]
