@@ -13,6 +13,8 @@ from planner.shards import Value
 from plans.schema import Role
 from profiles.codec import align
 
+_PAUSE, _PARTS = 4, 64  # turns, and 1/n of a round's
+
 
 class Item(NamedTuple):
     """Values of which every microbatch has one, in a role that they play for shard `number`."""
@@ -24,8 +26,8 @@ class Item(NamedTuple):
 
 
 class _Ring(NamedTuple):
-    """Slots of a device in which an item's values take turns, as many as are in use at once. free:
-    those not in use, with the turn of their last use; lives: of each the first turn and the last.
+    """Slots of a device in which an item's values take turns. free: those not in use, with the turn
+    of their last use; lives: of each the first turn and the last.
     """
 
     item: Item
@@ -45,11 +47,13 @@ class _Single(NamedTuple):
 
 class Lives:
     """The values that come and go; lives only while a round is made. now: the turn that each device
-    is at; steps: of its turns."""
+    is at; steps: of its turns. pauses: a slot that nothing uses for some turns ends, and another
+    one follows it, so that its bytes serve others meanwhile."""
 
-    def __init__(self, steps: Sequence[Sequence[int]]) -> None:
+    def __init__(self, steps: Sequence[Sequence[int]], *, pauses: bool = False) -> None:
         self.now, self.steps = [0] * len(steps), steps
         self.count = [own[-1] + 1 if own else 0 for own in steps]
+        self.pause = [max(_PAUSE, len(own) // _PARTS) if pauses else len(own) for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
         self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
         self.single: dict[tuple[int, str], _Single] = {}
@@ -77,6 +81,8 @@ class Lives:
         """A slot of a device, from now on or since an earlier turn."""
         turn = self.now[device] if since is None else since
         ring = self.rings.setdefault((device, item.name), _Ring(item, deque(), []))
+        while ring.free and ring.free[0][1] < turn - self.pause[device]:
+            ring.free.popleft()
         if ring.free and ring.free[0][1] < turn:
             slot, _ = ring.free.popleft()
         else:

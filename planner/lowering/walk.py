@@ -45,7 +45,7 @@ class Walk:
             if computes(strategy, turn):
                 own[turn.device].append(turn)
         steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
-        self.lives = Lives(steps)
+        self.lives = Lives(steps, pauses=not strategy.stretches)
         self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int], Item] = {}
@@ -172,8 +172,8 @@ class Walk:
             since = self.stays.before(device, now)
             if self.strategy.stretches:
                 since = self.lives.begin(device)
-                if item.role == "saved":
-                    since = max(since, now - self.strategy.ring + 1)
+            if item.role == "saved":
+                since = max(since, now - self.strategy.ring + 1)
             name = self.lives.take(device, self._down(item.name[0], k, m), m, since)
             waits.append(_waiting("P", turn, item, name))
         at, brings = self._uses(turn)

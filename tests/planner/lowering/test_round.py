@@ -25,6 +25,7 @@ from planner.lowering.round import DeviceRound
 from planner.lowering.trees import joins
 from planner.lowering.turns import turns
 from planner.rounds.hydra import HydraStrategy
+from planner.rounds.slab import bytes_alive
 from planner.search.searches import baselines
 from planner.shards import Mode
 from planner.shards.costs import microbatch_costs
@@ -126,6 +127,20 @@ def test_a_tight_round_needs_less() -> None:
     ]
     assert slabs[0] - slabs[1] >= one.shards[0].grad_bytes
     prove(piped.planned(replace(one, tight=True)))
+
+
+def test_packed_activations_have_bytes_only_while_they_come_and_go() -> None:
+    """Up and down eight shards, microbatch after microbatch of each: those of a few are there at a
+    time, whatever the number of shards."""
+    task = synthetic.task("a", layers=8, param_bytes=1 << 10, boundary_bytes=1 << 20)
+    packs, last = Mode("kept", "host", "offload"), Mode("kept")
+    modes = (*[packs] * 7, last)
+    one = piped.piped(task, tuple(range(9)), [(0, 1)] * 8, "breadth", modes)
+    for values in PipelineRound(one, piped.LINKS).walk.values:
+        packed = [value for value in values if value.role == "saved"]
+        alive = max(bytes_alive(packed, 1 + max(value.last for value in values)))
+        assert alive <= 2 * 2 * max(value.bytes for value in packed)
+    prove(piped.planned(one))
 
 
 def made(seed: int, *, norms: bool = False, tight: bool = False) -> tuple[Small, DeviceRound]:
