@@ -32,37 +32,41 @@ class Choices:
             and not (mode.spilled and mode.activations == "offload")  # one of both, to have fewer
         ]
 
-    def held_bytes(self, window: Window, held: Held, mode: Mode) -> int:
-        """The bytes that a shard has on a device in a window."""
+    def held_bytes(self, window: Window, held: Held, mode: Mode) -> tuple[int, int]:
+        """The bytes that a shard has on a device in a window: in its slab, and beside that in
+        graphs and what the pass takes."""
         k = held.shard
         shard = self.strategy.on[window.device][k]
         home = self.strategy.homes[k] == window.device
-        few = min(held.flying, _SLOTS)
-        size = (few if mode.spilled else held.flying) * align(shard.in_bytes)
+        few = min(held.flying, _SLOTS) if held.near else 0
+        slab = (few if mode.spilled else held.flying) * align(shard.in_bytes)
         if mode.activations == "offload":
-            size += few * align(shard.offload_bytes or 0)
+            slab += few * align(shard.offload_bytes or 0)
         if mode.params != "streamed" or held.near:
-            size += align(shard.param_bytes)
+            slab += align(shard.param_bytes)
         if home and mode.update == "device":
-            size += align(shard.state_bytes)
+            slab += align(shard.state_bytes)
         if held.learns:
-            size += align(shard.grad_bytes)
-            size += align(shard.state_bytes) if home and mode.update == "device-streamed" else 0
-        if mode.activations == "saved":
-            size += held.flying * shard.saved_bytes
+            slab += align(shard.grad_bytes)
+            slab += align(shard.state_bytes) if home and mode.update == "device-streamed" else 0
+        beside = held.flying * shard.saved_bytes if mode.activations == "saved" else 0
         if window.now.shard == k:
-            size += transient_bytes(shard, mode, window.now.kind)
+            beside += transient_bytes(shard, mode, window.now.kind)
             if window.now.kind == "F" and mode.activations == "saved":
-                size -= shard.saved_bytes  # the graph that it makes is among those in flight
-        return size
+                beside -= shard.saved_bytes  # the graph that it makes is among those in flight
+        return slab, beside
 
     def compute_us(self, k: int, device: int, mode: Mode, count: int) -> int:
-        """A shard's time on a device in a round."""
+        """A shard's time on a device in a round. Packed activations are waited for where they take
+        longer to go or come than a pass: there are few buffers for them."""
         shard = self.strategy.on[device][k]
         forward = forward_us(shard, mode) if k < self.strategy.last else 0
+        backward = backward_us(shard, mode)
         own = shard.update_device_us if mode.update != "host" else 0
-        forward += self.links.pack_us(shard) if mode.activations == "offload" else 0
-        each = forward + backward_us(shard, mode)
+        if mode.activations == "offload":
+            forward = max(forward + self.links.pack_us(shard), self._out(shard.offload_bytes or 0))
+            backward = max(backward, self._in(shard.offload_bytes or 0))
+        each = forward + backward
         return count * each + (own + shard.norm_us) * (self.strategy.homes[k] == device)
 
     def copies_us(self, k: int, device: int, mode: Mode, times: int, count: int) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 minimise   T + a part of all work
 T     >=   what each device computes and waits for others, loads and sends to the host
 T     >=   host updates, and a shard's passes until its parameters are back for the next round
-room  >=   what each device holds in each of its windows
+slab  >=   what each device holds there in each of its windows
+room  >=   its slab, and what is beside that in each of its windows
 host  >=   what the host keeps and what waits there
 """
 
@@ -24,8 +25,8 @@ from planner.shards import Links, Mode, backward_us, forward_us
 from profiles.codec import align
 
 _GAP, _NODES = 1e-2, 30  # of the search for whole modes
-_T, _CHAIN, _WORK, _TAKES = 1, 2, 3, 4  # columns
-_EASE = 0.1  # that work of all streams counts for: what is not waited for may yet be in the way
+_T, _CHAIN, _WORK, _SLABS = 1, 2, 3, 4  # columns
+_EASE = 0.03  # that work of all streams counts for: what is not waited for may yet be in the way
 
 
 class Chosen(NamedTuple):
@@ -47,7 +48,7 @@ class ModeProgram:
     bytes that may wait on the host of each node.
 
     Columns: 1, T (ms), what one microbatch takes through all shards, a part of what all streams do,
-    and one for each mode of each shard, which is between 0 and 1.
+    the slab (MB) of each device, and one for each mode of each shard, which is between 0 and 1.
     """
 
     strategy: PipelineStrategy
@@ -65,8 +66,24 @@ class ModeProgram:
         return Delays(self.strategy, self.links)
 
     @cached_property
+    def slabs(self) -> list[int]:
+        """The column of each device's slab. Replicas have one, since all that is beside their slabs
+        is the same."""
+        own, known = self.strategy, dict[object, int]()
+        return [
+            known.setdefault((room, id(on), tuple((p.kind, p.shard) for p in passes)), at)
+            for room, on, passes in zip(self.room, own.on, own.order, strict=True)
+            for at in [_SLABS + len(known)]
+        ]
+
+    @property
+    def first(self) -> int:
+        """The first column of a mode."""
+        return max(self.slabs) + 1
+
+    @cached_property
     def takes(self) -> list[tuple[int, Mode]]:
-        """The shard and the mode of every column from _TAKES on."""
+        """The shard and the mode of every column from the first one of a mode on."""
         shards = range(len(self.strategy.shards))
         return [(k, mode) for k in shards for mode in self.choices.modes(k)]
 
@@ -74,7 +91,7 @@ class ModeProgram:
     def of(self) -> list[list[tuple[int, Mode]]]:
         """For every shard its columns, with their modes."""
         found: list[list[tuple[int, Mode]]] = [[] for _ in self.strategy.shards]
-        for column, (k, mode) in enumerate(self.takes, _TAKES):
+        for column, (k, mode) in enumerate(self.takes, self.first):
             found[k].append((column, mode))
         return found
 
@@ -84,27 +101,27 @@ class ModeProgram:
         return list(windows(self.strategy))
 
     @cached_property
-    def memory(self) -> list[tuple[float, Row]]:
-        """For every window the MB of its device and those that are there; of replicas once."""
-        every = (
-            (
-                self.room[window.device] / MB,
-                tuple(
-                    (self.choices.held_bytes(window, held, mode) / MB, column)
-                    for held in window.held
-                    for column, mode in self.of[held.shard]
-                ),
-            )
-            for window in self.windows
-        )
-        return [(room, list(row)) for room, row in dict.fromkeys(every)]
+    def memory(self) -> list[tuple[float | None, Row]]:
+        """For every window what is there in MB: of the slab less the slab, which is at most 0, and
+        with the slab what is beside it, and the room for that; of replicas once."""
+        found = dict[tuple[float | None, tuple[tuple[float, int], ...]], None]()
+        for window in self.windows:
+            slab = self.slabs[window.device]
+            inside, beside = [(-1.0, slab)], [(1.0, slab)]
+            for held in window.held:
+                for column, mode in self.of[held.shard]:
+                    sizes = self.choices.held_bytes(window, held, mode)
+                    inside.append((sizes[0] / MB, column))
+                    beside += [(sizes[1] / MB, column)] if sizes[1] else []
+            found[None, tuple(inside)] = found[self.room[window.device] / MB, tuple(beside)] = None
+        return [(room, list(row)) for room, row in found]
 
     @cached_property
     def rows(self) -> list[Constraint]:
         """All that must hold, beside memory on the devices."""
         chain: Row = [(-1, _CHAIN)]
         waits: list[Row] = [[] for _ in self.host_room]
-        for column, (k, mode) in enumerate(self.takes, _TAKES):
+        for column, (k, mode) in enumerate(self.takes, self.first):
             shard = self.strategy.shards[k]
             chain.append(((forward_us(shard, mode) + backward_us(shard, mode)) / MS, column))
             for node, row in enumerate(waits):
@@ -183,18 +200,19 @@ class ModeProgram:
                         yield row
 
     def held(self, modes: Sequence[Mode]) -> list[int]:
-        """The bytes in the fullest window of each device."""
-        most, size = [0] * self.strategy.devices, self.choices.held_bytes
+        """The bytes of each device's slab and the most beside it."""
+        slab, beside = ([0] * self.strategy.devices for _ in range(2))
         for window in self.windows:
-            held = sum(size(window, own, modes[own.shard]) for own in window.held)
-            most[window.device] = max(most[window.device], held)
-        return most
+            pairs = [self.choices.held_bytes(window, own, modes[own.shard]) for own in window.held]
+            for most, sizes in zip((slab, beside), zip(*pairs, strict=True), strict=True):
+                most[window.device] = max(most[window.device], sum(sizes))
+        return [sum(pair) for pair in zip(slab, beside, strict=True)]
 
     def relaxed(self, effort: Effort) -> Chosen | None:
         """The period where shards may have parts of several modes, with whole modes of which each
         device has about as much; None where none fit."""
-        fits = [Constraint(row, -math.inf, room) for room, row in self.memory]
-        linear = Linear(_TAKES + len(self.takes), [*self.rows, *fits], {_T: 1.0, _WORK: 1.0})
+        fits = [Constraint(row, -math.inf, room or 0) for room, row in self.memory]
+        linear = Linear(self.first + len(self.takes), [*self.rows, *fits], {_T: 1.0, _WORK: 1.0})
         outcome, values = linear.solve((), seconds=max(1.0, effort.left), seed=effort.seed)
         if not outcome.objective:
             return None
@@ -219,7 +237,7 @@ class ModeProgram:
             min(
                 [mode for mode in self.choices.modes(k) if mode.activations == "saved" or not saved]
                 or self.choices.modes(k),
-                key=lambda mode: sum(size(*pair, mode) for pair in pairs),
+                key=lambda mode: sum(sum(size(*pair, mode)) for pair in pairs),
             )
             for k, pairs in enumerate(held)
         )
@@ -244,22 +262,28 @@ def chosen_for(
     """Whole modes for strategies of the same shards, the same in all of them; None where there are
     none. The best ones found, where the rounds of each strategy count by its weight; or `least`,
     those that take the least of all devices."""
-    more = 3 * (len(programs) - 1)  # columns, for the times of the others
-    most = _TAKES + more + len(programs[0].takes)
+    more = sum(program.first - 1 for program in programs[1:])  # columns of the others
+    before = 0  # columns of those before
+    takes = programs[0].first + more
+    most = takes + len(programs[0].takes)
     rows, aims = list[Constraint](), {most: 1.0} if least else {}
-    for n, (program, weight) in enumerate(zip(programs, weights, strict=True)):
+    for program, weight in zip(programs, weights, strict=True):
 
-        def own(row: Row, times: int = 3 * n) -> Row:
-            return [(by, at + (more if at >= _TAKES else times if at else 0)) for by, at in row]
+        def own(row: Row, first: int = program.first, before: int = before) -> Row:
+            return [
+                (by, at + (takes - first if at >= first else before if at else 0)) for by, at in row
+            ]
 
         rows += [Constraint(own(row), low, high) for row, low, high in program.rows]
         for room, row in program.memory:
-            limit = ([*own(row), (-1, most)], 0.0) if least else (own(row), room)
-            rows.append(Constraint(limit[0], -math.inf, limit[1]))
+            free = least and room is not None
+            limited = [*own(row), *([(-1.0, most)] if free else [])]
+            rows.append(Constraint(limited, -math.inf, 0 if free else room or 0))
         if not least:
-            aims |= {at + 3 * n: weight for at in (_T, _WORK)}
+            aims |= {at + before: weight for at in (_T, _WORK)}
+        before += program.first - 1
     found, values = Linear(most + 1, rows, aims).solve_whole(
-        range(_TAKES + more, most),
+        range(takes, most),
         seconds=max(1.0, effort.left),
         seed=effort.seed,
         gap=_GAP,

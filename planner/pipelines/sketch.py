@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 from planner.bounds import stages_us
@@ -17,6 +17,7 @@ from planner.shards import separable_ties as separable_ties
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
+_SHARDS, _FEW = 32, 3  # in the finest cuts of all, which are looked at on so few devices
 # Uneven layouts that are looked at, each with a microbatch, of up to _SIDE devices. Of more devices
 # fewer: the time that each takes grows with the square of their number.
 _UNEVEN, _SIDE = 16, 64
@@ -174,9 +175,9 @@ def sketches(
             ends = {
                 n: _stages(costs, layers, layout.replicas, n, points) for n in {n for _, n in ways}
             }
-            for (named, chunks), pieces in product(ways, _pieces(layout)):
-                if stages := ends[chunks]:
-                    spec = PipelineSpec(layout.replicas, costs, stages)
+            for named, chunks in ways:
+                for pieces in _pieces(layout, chunks) if ends[chunks] else ():
+                    spec = PipelineSpec(layout.replicas, costs, ends[chunks])
                     one = Sketch((spec,), named, points, pieces, links)
                     if named != ZERO_BUBBLE or one.halved:
                         yield one
@@ -194,10 +195,11 @@ def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
     return apart, tuple(cut_points(task, apart=apart))
 
 
-def _pieces(layout: Layout) -> tuple[int, ...]:
-    """The shards that a stage may have: in the end one for each replica to be the home of."""
-    most = max(layout.replicas)
-    return _PIECES if most <= _PIECES[-1] else (*_PIECES, most)
+def _pieces(layout: Layout, chunks: int) -> tuple[int, ...]:
+    """The shards that a stage may have: in the end one for each replica to be the home of; of few
+    devices many, since what moves is whole shards."""
+    finest = _SHARDS // (layout.depth * chunks) if layout.devices <= _FEW else 0
+    return tuple(sorted({*_PIECES, max(finest, *_PIECES, *layout.replicas)}))
 
 
 def promising(every: Sequence[Sketch]) -> list[Sketch]:

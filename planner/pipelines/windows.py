@@ -59,6 +59,8 @@ def _windows(
     weights = [
         sum(flying[k] * shards[k].saved_bytes for k in mine),
         sum(flying[k] * shards[k].in_bytes for k in mine),
+        sum(learns[k] * shards[k].grad_bytes for k in mine)
+        + np.array([sum(shards[k].param_bytes for k in here) for here in near]),
     ]
     kinds: dict[str, list[int]] = {}
     for at, one in enumerate(passes):

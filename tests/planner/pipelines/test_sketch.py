@@ -18,6 +18,7 @@ from support import piped, synthetic
 from planner.inputs import Effort, Layout, parse_layout
 from planner.lowering import PipelineRound, PipelineStrategy
 from planner.orders import NAMED, Pass
+from planner.pipelines.choices import Choices
 from planner.pipelines.delays import Delays
 from planner.pipelines.modes import ModeProgram
 from planner.pipelines.sketch import Sketch, sketches
@@ -186,11 +187,14 @@ def small(seed: int) -> PipelineStrategy:
 
 
 def held(one: ModeProgram, modes: Sequence[Mode]) -> int:
-    """The most bytes on any device, in any window."""
-    return max(
-        sum(one.choices.held_bytes(window, own, modes[own.shard]) for own in window.held)
-        for window in windows(one.strategy)
-    )
+    """The most bytes of any device: of its slab in any window, and beside it in any other."""
+    slabs, most = Counter[int](), Counter[int]()
+    for window in windows(one.strategy):
+        pairs = [one.choices.held_bytes(window, own, modes[own.shard]) for own in window.held]
+        slab, beside = map(sum, zip(*pairs, strict=True))
+        slabs[window.device] = max(slabs[window.device], slab)
+        most[window.device] = max(most[window.device], beside)
+    return max((slabs + most).values())
 
 
 @cache
@@ -271,7 +275,7 @@ def worth(one: ModeProgram, modes: Sequence[Mode]) -> float:
                 others = sum(delays.served_us(n, modes[n]) for n in queue)
                 if lane:
                     most = max(most, delays.back_us(ended[early], k, modes[k]) + others)
-    return most + 0.1 * work / own.devices
+    return most + 0.03 * work / own.devices
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -318,6 +322,34 @@ def test_windows_see_the_most_that_is_in_flight() -> None:
             flying = sum(own.flying * one.shards[own.shard].in_bytes for own in window.held)
             seen[window.device] = max(seen[window.device], flying)
         assert seen == [most_in_flight(one, passes) for passes in one.order], seed
+
+
+def test_windows_see_the_most_gradients() -> None:
+    """Those of all shards of a device are there when the last microbatch begins to go down."""
+    task = synthetic.task("a", layers=8)
+    one = piped.piped(task, tuple(range(9)), [(0,)] * 4 + [(1,)] * 4, "gpipe")
+    seen = Counter[int]()
+    for window in windows(one):
+        learn = sum(own.learns for own in window.held)
+        seen[window.device] = max(seen[window.device], learn)
+    assert seen == {0: 4, 1: 4}
+
+
+@pytest.mark.parametrize("slow", [1, 1000])
+def test_slow_copies_of_what_is_packed_are_waited_for(slow: int) -> None:
+    """A pass takes no less than them."""
+    one = replace(small(0), modes=(Mode("kept", "host", "offload"),) * 3)
+    link = piped.LINKS.h2d_both
+    rate = structs.replace(link, bytes_per_s=link.bytes_per_s // slow)
+    choices = Choices(one, replace(piped.LINKS, h2d_both=rate, d2h_both=rate))
+    mode, shard = one.modes[0], one.shards[0]
+    come, go = choices.copies_us(0, 0, Mode("resident", "device", "offload"), 1, 1)
+    passes = forward_us(shard, mode), backward_us(shard, mode)
+    taken = choices.compute_us(0, 0, mode, 1)
+    if slow > 1:
+        assert taken == come + go > sum(passes)
+    else:
+        assert sum(passes) <= taken <= sum(passes) + choices.links.pack_us(shard) + come + go
 
 
 def most_in_flight(one: PipelineStrategy, passes: Sequence[Pass]) -> int:
