@@ -7,13 +7,13 @@ it frees; so the shards on that cycle come first, and of those the ones that com
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import NamedTuple
 
 from planner.inputs import Effort
-from planner.lowering import DeviceRound, walked
+from planner.lowering import DeviceRound
 from planner.search.descent import descend
-from planner.shards import ACTIVATIONS, HELD, Links, Mode, Place, Strategy, nearest_mode, possible
+from planner.search.round_bound import round_bound_us
+from planner.shards import ACTIVATIONS, HELD, Mode, Place, Strategy, nearest_mode, possible
 
 Evaluate = Callable[[Strategy], DeviceRound | None]  # None when the strategy does not fit
 Score = tuple[int, int]
@@ -96,31 +96,6 @@ def _given_up(strategy: Strategy, k: int, apart: Sequence[int]) -> tuple[int, in
 def score(made: DeviceRound) -> Score:
     """The period; among equal ones the load of all streams."""
     return made.period_us, sum(made.draft.us)
-
-
-def round_bound_us(strategy: Strategy, links: Links) -> int:
-    """A time that the strategy's round is not below: what each stream has to do, and a shard's way
-    from its first forward to its last backward and through the host back to where it began."""
-    walk = walked(strategy)
-    values, ends = walk.values[0], list(accumulate(walk.us(links)[0], initial=0))
-    into = {value.name: value.into for value in values if value.into}
-    out = {value.name: value.out for value in values if value.out}
-    least = max(
-        ends[-1],
-        sum(one.us(links) for one in into.values()),
-        sum(links.spill_us(one.bytes) for one in out.values()),
-        sum(one.update_us for one in out.values()),
-    )
-    for k, shard in enumerate(strategy.shards):
-        come = into.get(f"s{k}.param")
-        gone = out.get(come.after) if come else None
-        if come and gone:
-            # In the turn of a block others come before it; a gradient goes while it is noted.
-            begin = ends[come.need + (strategy.turn and come.need == strategy.block)]
-            compute = ends[gone.made + 1] - begin - shard.norm_us
-            way = compute + links.spill_us(gone.bytes) + gone.update_us + come.us(links)
-            least = max(least, way)
-    return least
 
 
 def _moves(made: DeviceRound, points: Sequence[int]) -> Iterator[Strategy]:

@@ -17,8 +17,9 @@ from planner.bounds import Solution, Terms, again, block_at, guides, rounded
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs import Effort, Limits
 from planner.lowering import DeviceRound, fitted, least_bytes
-from planner.search.local_search import exchanged, improve, round_bound_us, score
+from planner.search.local_search import exchanged, improve, score
 from planner.search.packed import Packed
+from planner.search.round_bound import round_bound_us
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
 from planner.shards import PLENTY, Links, Planned, Strategy

@@ -61,7 +61,7 @@ class TaskCosts:
     cast: bool = False
     count: int | None = None
 
-    @property
+    @cached_property
     def microbatches(self) -> int:
         return self.task.batch // self.microbatch if self.count is None else self.count
 

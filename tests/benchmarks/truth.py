@@ -36,7 +36,7 @@ from planner.estimate.profile import Spec, estimate
 from planner.inputs.problem import Effort
 from planner.lowering import DeviceRound, walked
 from planner.rounds.slab import bytes_alive
-from planner.search.local_search import round_bound_us
+from planner.search.round_bound import round_bound_us
 from planner.search.task import Search
 from planner.shards import Links, Mode, Place, Strategy, TaskCosts, microbatch_costs, modes_of
 from profiles.schema import Rate, Task

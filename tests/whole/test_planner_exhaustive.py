@@ -10,7 +10,7 @@ import pytest
 
 from planner.inputs.problem import Effort
 from planner.lowering import DeviceRound
-from planner.search.local_search import round_bound_us
+from planner.search.round_bound import round_bound_us
 from planner.search.task import Search
 from planner.shards import Strategy
 from tests.benchmarks.truth import Case, compare

@@ -23,7 +23,7 @@ from planner.errors import Infeasible
 from planner.lowering import PipelineRound
 from planner.lowering.round import DeviceRound
 from planner.rounds import hydra
-from planner.search.local_search import round_bound_us
+from planner.search.round_bound import round_bound_us
 from planner.search.task import Search
 from planner.shards.costs import TaskCosts, microbatch_costs
 from planner.shards.cuts import cut_points
