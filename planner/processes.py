@@ -25,7 +25,7 @@ from profiles.console import heard
 T = TypeVar("T")
 R = TypeVar("R")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_COLLECTED = 50_000  # new objects between two looks for garbage
+_COLLECTED = 200_000  # new objects between two looks for garbage
 _AHEAD = 64  # values that are begun while the first of them is waited for
 
 

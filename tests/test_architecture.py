@@ -13,9 +13,18 @@ import executor
 
 FORBIDDEN = {
     "planner": ["torch", "executor"],
-    "executor": ["pulp", "highspy", "networkx", "matplotlib", "planner"],
-    "profiles": ["torch", "pulp", "highspy", "networkx", "matplotlib", "planner", "executor"],
-    "plans": ["torch", "pulp", "highspy", "networkx", "matplotlib", "planner", "executor"],
+    "executor": ["pulp", "highspy", "numba", "networkx", "matplotlib", "planner"],
+    "profiles": [
+        "torch",
+        "pulp",
+        "highspy",
+        "numba",
+        "networkx",
+        "matplotlib",
+        "planner",
+        "executor",
+    ],
+    "plans": ["torch", "pulp", "highspy", "numba", "networkx", "matplotlib", "planner", "executor"],
 }
 
 # What each room (or file beside the rooms) may import of its own package, besides `errors`.

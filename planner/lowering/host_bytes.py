@@ -21,7 +21,7 @@ from operator import itemgetter
 from msgspec import structs
 
 from planner.lowering.walk import walked
-from planner.rounds import Ledger, Life, Slab, buffers_of, stretched
+from planner.rounds import Life, Lives, Longer, Slab, buffers_of, stretched
 from planner.shards import Out, Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
 from profiles.codec import align
@@ -188,15 +188,14 @@ class _Waiting:
         few = bisect_right(counts, room, lo=1, key=lambda n: self._laid(n).bytes)
         stay = {value.name: value.last for value in self.values()}
 
-        def stretch(ledger: Ledger) -> None:
-            grads, longer = [*filter(_is_grad, ledger.lives.values())], 1
-            while longer < ledger.steps:
-                for life in grads:
-                    ledger.live(life, life.first, min(stay[life.value.name], life.last + longer))
+        def wishes() -> Iterator[Longer]:
+            grads, longer = [f"{self.costs.task.name}.s{k}.grad" for k, _ in self.grads], 1
+            while longer < self.count:
+                yield from (Longer(name, later=longer, until=stay[name]) for name in grads)
                 longer *= 2
 
-        return stretched(self.values(counts[few - 1]), self.count, room, stretch)
+        return stretched(self.values(counts[few - 1]), self.count, room, wishes)
 
     def _laid(self, grads: int) -> Slab:
         """The waiting values, with so many gradients at a time."""
-        return Slab(map(Life.of, self.values(grads)), self.count)
+        return Slab(Lives.of(self.values(grads), self.count))

@@ -28,12 +28,13 @@ from planner.lowering.strategy import PipelineStrategy
 from planner.lowering.turns import turns
 from planner.lowering.walk import Walk, walked
 from planner.rounds import (
+    FAR,
     Copy,
     Cycle,
     Draft,
     Emitter,
     Entry,
-    Ledger,
+    Longer,
     Orders,
     Slab,
     Steady,
@@ -249,19 +250,12 @@ def lay_out(clock: Clock, room: int) -> Slab:
     early as may be, those needed sooner before others.
     """
 
-    def stretch(ledger: Ledger) -> None:
-        leave = [ledger.lives[name] for name in clock.leaving]
-        come = [ledger.lives[name] for name in clock.coming]
-        for life in leave:
-            ledger.live(life, life.first, life.last + 1)
-        for life in come:
-            ledger.live(life, life.first - 1, life.last)
+    def wishes() -> Iterator[Longer]:
         gone, since = clock.lives
-        for life in come:
-            ledger.live(life, since[life.value.name], life.last)
-        for life in leave:
-            ledger.live(life, life.first, gone[life.value.name])
-        for life in come:
-            ledger.live(life, life.last - clock.count, life.last)
+        yield from (Longer(name, later=1) for name in clock.leaving)
+        yield from (Longer(name, earlier=1) for name in clock.coming)
+        yield from (Longer(name, earlier=FAR, since=since[name]) for name in clock.coming)
+        yield from (Longer(name, later=FAR, until=gone[name]) for name in clock.leaving)
+        yield from (Longer(name, earlier=FAR) for name in clock.coming)
 
-    return stretched(clock.values, clock.count, room, stretch)
+    return stretched(clock.values, clock.count, room, wishes)

@@ -9,7 +9,6 @@ order of their meaning: one after the other they would be right.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 from planner.rounds.ops import Entry
@@ -53,13 +52,12 @@ class Turn(NamedTuple):
     step: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """A copy from the host to a device (P), from there to the host (S), or from it to another (X),
     of a value of shard `number`: item "s" of what it is trained with, "x" of the boundary before
     it, "dx" of its gradient, "a" of what it packed; or of "norm".
 
-    value: its name on the device; other: on the host, or on the device `to`. index: tells copies of
+    value: its name on the device; other: on the host, or on the device `to`. nth: tells copies of
     one item apart, by default by their order.
     """
 
@@ -71,7 +69,7 @@ class Copy:
     bytes: int
     value: str
     other: str
-    index: int | None = None
+    nth: int | None = None
     to: int = DEVICE
 
     @classmethod
@@ -187,7 +185,7 @@ class Emitter:
                 reads, writes = writes, reads
             if cast:
                 us, reads = self.links.cast_us(copy.bytes), {"state": f"{self.task}.s{k}.state"}
-            key, index = (kind, copy.item, k), copy.index
+            key, index = (kind, copy.item, k), copy.nth
             if index is None:
                 index = self.copied[key] = self.copied.get(key, -1) + 1
             name = OpName(self.task, copy.item, k, kind, index)

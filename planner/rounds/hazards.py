@@ -8,11 +8,13 @@ order or other edges imply are left out.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.rounds.compiled import Numbers, compiled, flat
 from planner.rounds.ops import Entry
 from planner.rounds.timeline import Needs, execution_order
 from plans.ops import Stream
@@ -29,34 +31,84 @@ def dependencies(
     touched those (write after read or write across buffers); later accesses follow that write.
     Buffers that are not listed must be disjoint.
     """
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
-    touched = [(tuple(e.reads.values()), tuple(e.writes.values())) for e in entries]
+    codes: dict[str, int] = {}
+    reads, writes = (
+        flat([[codes.setdefault(name, len(codes)) for name in one] for one in touched])
+        for touched in ([e.reads.values() for e in entries], [e.writes.values() for e in entries])
+    )
+    taken = flat([[codes[other] for other in before.get(b, ()) if other in codes] for b in codes])
+    begins, found = (column.tolist() for column in _conflicts(*reads, *writes, *taken))
+    return [found[low:high] for low, high in pairwise(begins)]
 
-    def note(op: int, reads: Sequence[str], writes: Sequence[str]) -> None:
-        for buffer in reads:
-            if buffer not in writes:
-                readers.setdefault(buffer, []).append(op)
-        for buffer in writes:
-            writer[buffer], readers[buffer] = op, []
 
-    for at, (reads, writes) in enumerate(touched):
-        note(at - len(entries), reads, writes)
-    found: list[list[int]] = []
-    for at, (reads, writes) in enumerate(touched):
-        waits = {writer[buffer] for buffer in reads if buffer in writer}
-        for buffer in writes:
-            waits.add(writer[buffer])
-            waits.update(readers[buffer])
-            if buffer in reads:
-                continue
-            for other in before.get(buffer, ()):
-                # Whoever wrote a value was before its readers.
-                if other in writer:
-                    waits.update(readers[other] or (writer[other],))
-        found.append(sorted(waits))
-        note(at, reads, writes)
+@compiled
+def _conflicts(
+    read: Numbers, reads: Numbers, write: Numbers, writes: Numbers, take: Numbers, taken: Numbers
+) -> tuple[Numbers, Numbers]:
+    """What every op waits for (`flat`), from the buffers that it reads and writes, and those whose
+    bytes each buffer takes over. The round is gone through twice, the first time as the one
+    before."""
+    count, buffers = len(read) - 1, len(take) - 1
+    begins, found = np.zeros(count + 1, np.int64), [0 for _ in range(0)]
+    never = -2 * count - 1
+    writer = np.full(buffers, never, np.int64)
+    reader = np.full(buffers, -1, np.int64)  # the place, in a list, of who read it last
+    who, earlier = [0 for _ in range(0)], [0 for _ in range(0)]  # and of who did before
+    for run in range(-count, count):
+        at = run % count
+        own, seen = writes[write[at] : write[at + 1]], reads[read[at] : read[at + 1]]
+        waits = [0 for _ in range(0)]
+        if run >= 0:
+            for buffer in seen:
+                waits.append(writer[buffer])
+            for buffer in own:
+                waits.append(writer[buffer])
+                place = reader[buffer]
+                while place >= 0:
+                    waits.append(who[place])
+                    place = earlier[place]
+                if _among(buffer, seen):
+                    continue
+                for other in taken[take[buffer] : take[buffer + 1]]:
+                    place = reader[other] if writer[other] != never else -1
+                    if place < 0:  # whoever wrote a value was before its readers
+                        waits.append(writer[other])
+                    while place >= 0:
+                        waits.append(who[place])
+                        place = earlier[place]
+            _gather(waits, never, found)
+            begins[at + 1] = len(found)
+        for buffer in seen:
+            if not _among(buffer, own):
+                who.append(run)
+                earlier.append(reader[buffer])
+                reader[buffer] = len(who) - 1
+        for buffer in own:
+            writer[buffer], reader[buffer] = run, -1
+    return begins, np.array(found, np.int64)
+
+
+@compiled
+def _among(one: int, many: Numbers) -> bool:
+    found = False
+    for other in many:
+        found = found or other == one
     return found
+
+
+@compiled
+def _gather(waits: list[int], never: int, found: list[int]) -> None:
+    """Adds the ops of a few, some several times, that it waits for: each once, ascending."""
+    last = never
+    while True:
+        least = never
+        for dep in waits:
+            if dep > last and (least == never or dep < least):
+                least = dep
+        if least == never:
+            return
+        found.append(least)
+        last = least
 
 
 def pruned(queues: Mapping[Stream, Sequence[int]], needs: Needs) -> list[list[int]]:

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heappop, heappush
-from itertools import pairwise
 
+import numpy as np
+
+from planner.rounds.compiled import Numbers, compiled, earlier, flat
 from planner.rounds.ops import Entry
 from planner.rounds.timeline import Deadlock, Needs, Settled, steady_state
 from plans.ops import Lane, Stream
@@ -176,62 +177,121 @@ def _shifted(needs: Needs, moved: frozenset[int]) -> Needs:
 
 
 def _played(draft: Draft) -> list[list[int]]:
-    """The starts of all ops, by round, when rounds are played event by event.
-
-    A run is an op in a round: lap * count + op. Heaps hold whole numbers that end with the run
-    (modulo `runs`) and begin with what orders them: lap and rank for what is ready, the end's time
-    for what is at work.
-    """
-    count, laps, ranks = len(draft.us), range(_ROUNDS), max(draft.rank, default=0) + 1
-    runs, us, needs = _ROUNDS * count, draft.us * _ROUNDS, _chained(draft)
+    """The starts of all ops, by round, when rounds are played event by event; ops that compute keep
+    their order round after round."""
+    computes = {s: q for s, q in in_order(draft).queues.items() if s.lane is Lane.COMPUTE}
+    begins, needs = flat(draft.needs)
     numbers = {stream: number for number, stream in enumerate(sorted({*draft.streams}))}
-    streams = [numbers[stream] for stream in draft.streams] * _ROUNDS
-    wanted = [
-        (lap * ranks + rank) * runs + lap * count + at
-        for lap in laps
-        for at, rank in enumerate(draft.rank)
-    ]
-    followers: list[list[int]] = [[] for _ in range(count)]  # so many runs later
-    for at, edges in enumerate(needs):
-        for dep in edges:
-            followers[dep].append(at - dep)
-    waiting = [sum(dep >= 0 for dep in edges) for edges in needs]
-    waiting += [len(edges) for edges in needs] * (_ROUNDS - 1)
-    ready: list[list[int]] = [[] for _ in numbers]
-    for run, left in enumerate(waiting):
-        if not left:
-            heappush(ready[streams[run]], wanted[run])
-    free, ends = [True] * len(numbers), list[int]()
-    starts, now, changed = [0] * runs, 0, set(numbers.values())  # streams that may begin an op
+    count = len(draft.us)
+    starts = _play(
+        np.array(draft.us, np.int64),
+        np.array([numbers[stream] for stream in draft.streams], np.int64),
+        np.array(draft.rank, np.int64),
+        begins,
+        needs,
+        earlier(computes.values(), count, -2 * count - 1),
+        len(numbers),
+        _ROUNDS,
+    )
+    return starts.reshape(_ROUNDS, count).tolist()
+
+
+@compiled
+def _play(
+    us: Numbers,
+    streams: Numbers,
+    rank: Numbers,
+    begins: Numbers,
+    needs: Numbers,
+    queued: Numbers,
+    lanes: int,
+    rounds: int,
+) -> Numbers:
+    """Starts of all ops, one round after the other, on so many streams. queued: the op that one of
+    its stream has to follow, if any.
+
+    A run is an op in a round: lap * count + op. What is ready is held by a number that orders it,
+    by lap and rank, and ends with the run (modulo `runs`).
+    """
+    count, runs = len(us), rounds * len(us)
+    waiting, behind = np.zeros(runs, np.int64), np.zeros(count + 1, np.int64)
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op >= -count:
+                waiting[at] += op >= 0
+                waiting[count + at] += 1
+                behind[op % count + 1] += 1
+    for run in range(2 * count, runs):
+        waiting[run] = waiting[run - count]
+    for at in range(count):
+        behind[at + 1] += behind[at]
+    tops, later = behind[:-1].copy(), np.zeros(behind[-1], np.int64)  # so many runs later
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op >= -count:
+                later[tops[op % count]] = at - op
+                tops[op % count] += 1
+    ready, sizes = np.zeros((lanes, runs), np.int64), np.zeros(lanes, np.int64)
+    wants = 1
+    for one in rank:
+        wants = max(wants, one + 1)
+    for run in range(runs):
+        if not waiting[run]:
+            lane = streams[run % count]
+            wanted = (run // count * wants + rank[run % count]) * runs + run
+            sizes[lane] = _push(ready[lane], sizes[lane], wanted)
+    starts, now = np.zeros(runs, np.int64), 0
+    at_work, ends = np.full(lanes, -1, np.int64), np.zeros(lanes, np.int64)
     while True:
-        for number in changed:
-            if free[number] and (queue := ready[number]):
-                run = heappop(queue) % runs
-                starts[run], free[number] = now, False
-                heappush(ends, (now + us[run]) * runs + run)
-        if not ends:
-            return [starts[lap * count :][:count] for lap in laps]
-        now = ends[0] // runs
-        changed.clear()
-        while ends and ends[0] // runs == now:
-            run = heappop(ends) % runs
-            free[streams[run]] = True
-            changed.add(streams[run])
-            for delta in followers[run % count]:
-                later = run + delta
-                if later < runs:
-                    waiting[later] -= 1
-                    if not waiting[later]:
-                        heappush(ready[streams[later]], wanted[later])
-                        changed.add(streams[later])
+        ahead = -1
+        for lane in range(lanes):
+            if at_work[lane] < 0 and sizes[lane]:
+                run = _pop(ready[lane], sizes[lane]) % runs
+                sizes[lane] -= 1
+                starts[run], at_work[lane], ends[lane] = now, run, now + us[run % count]
+            if at_work[lane] >= 0 and (ahead < 0 or ends[lane] < ends[ahead]):
+                ahead = lane
+        if ahead < 0:
+            return starts
+        now = ends[ahead]
+        for lane in range(lanes):
+            run = at_work[lane]
+            if run < 0 or ends[lane] > now:
+                continue
+            at_work[lane] = -1
+            for place in range(behind[run % count], behind[run % count + 1]):
+                other = run + later[place]
+                if other < runs:
+                    waiting[other] -= 1
+                    if not waiting[other]:
+                        on = streams[other % count]
+                        wanted = (other // count * wants + rank[other % count]) * runs + other
+                        sizes[on] = _push(ready[on], sizes[on], wanted)
 
 
-def _chained(draft: Draft) -> list[Sequence[int]]:
-    """Needs, and for ops that compute the one before them, which keep their order round after
-    round."""
-    chained = list(draft.needs)
-    for stream, queue in in_order(draft).queues.items():
-        if stream.lane is Lane.COMPUTE:
-            for before, at in pairwise([queue[-1] - len(chained), *queue]):
-                chained[at] = [*chained[at], before]
-    return chained
+@compiled
+def _push(heap: Numbers, size: int, item: int) -> int:
+    """The heap's size with one item more."""
+    at = size
+    while at and heap[(at - 1) // 2] > item:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = item
+    return size + 1
+
+
+@compiled
+def _pop(heap: Numbers, size: int) -> int:
+    """The least item of a heap of this size, taken out of it."""
+    least, last, at = heap[0], heap[size - 1], 0
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        below += below + 1 < size and heap[below + 1] < heap[below]
+        if heap[below] >= last:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = last
+    return int(least)

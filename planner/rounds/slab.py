@@ -10,106 +10,139 @@ Lives are cyclic:
           +------------------------------> steps
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
+import numpy as np
+
+from planner.rounds.compiled import Numbers, compiled
 from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
 _BY_MISSING = 8  # tries, each with less by what the one before took too much
 _BY_EIGHTHS = 4  # more, each with an eighth less: a little less need not do
 _DOUBT = 4  # tries after which it may be that the values fit in no way
+FAR = 1 << 40
+"""More steps than there are, for a `Longer`."""
 
 
-def _mask(first: int, last: int, steps: int) -> int:
-    """Steps from first to last as bits, wrapped around."""
-    if last - first + 1 >= steps:
-        return (1 << steps) - 1
-    bits = ((1 << (last - first + 1)) - 1) << (first % steps)
-    return (bits | bits >> steps) & ((1 << steps) - 1)
-
-
-@dataclass(slots=True, eq=False)
-class Life:
-    """A value alive from `first` to `last`; mask: these steps as bits, while it is at its
-    offset."""
+class Life(NamedTuple):
+    """A value at its offset, alive from step `first` to step `last`."""
 
     value: Value
     first: int
     last: int
-    offset: int = 0
-    mask: int = 0
+    offset: int
+
+
+class Longer(NamedTuple):
+    """How a value's life may be stretched: to begin so many steps earlier, but not before step
+    `since`; and to end so many later, but not after step `until`.
+
+    None takes a whole round, or begins before its copy may."""
+
+    name: str
+    earlier: int = 0
+    since: int = -FAR
+    later: int = 0
+    until: int = FAR
+
+
+@dataclass(frozen=True, eq=False)
+class Lives:
+    """Values, and when they live in a round of so many steps, as arrays; in the order of names."""
+
+    values: Sequence[Value]
+    steps: int
+    first: Numbers
+    last: Numbers
 
     @classmethod
-    def of(cls, value: Value) -> "Life":
-        return cls(value, value.first, value.last)
+    def of(cls, values: Iterable[Value], steps: int) -> "Lives":
+        own = sorted(values, key=lambda value: value.name)
+        first, last = ([value[at] for value in own] for at in (2, 3))
+        return cls(own, steps, np.array(first, np.int64), np.array(last, np.int64))
 
-    def within(self, first: int, last: int, steps: int) -> tuple[int, int]:
-        """So long a life, as far as it may be: none is shortened, none takes a whole round."""
-        into, earliest = self.value.into, self.last + 2 - steps
-        if into and into.earliest > earliest:
-            earliest = into.earliest
-        if first < earliest:
-            first = earliest
-        if first > self.first:
-            first = self.first
-        latest = first + steps - 2
-        if last > latest:
-            last = latest
-        return first, last if last > self.last else self.last
+    @cached_property
+    def size(self) -> Numbers:
+        return np.array([value.bytes for value in self.values], np.int64)
+
+    @cached_property
+    def earliest(self) -> Numbers:
+        """Steps before which their copies cannot come."""
+        into = [value.into for value in self.values]
+        return np.array([one.earliest if one else -FAR for one in into], np.int64)
+
+    @cached_property
+    def alive(self) -> Numbers:
+        """Bytes alive at every step."""
+        return np.array(bytes_alive(self.values, self.steps), np.int64)
+
+    def longer(self, wanted: Numbers, limit: int) -> "Lives":
+        """The lives stretched, one wish after the other, while no step has more than so many
+        bytes."""
+        first, last = self.first.copy(), self.last.copy()
+        _stretch(first, last, self.size, self.earliest, self.alive.copy(), wanted, limit)
+        return Lives(self.values, self.steps, first, last)
+
+    def wished(self, every: Iterable[Longer]) -> Numbers:
+        """Wishes as rows, with the positions of their values."""
+        at = {value.name: place for place, value in enumerate(self.values)}
+        rows = [(at[one.name], *one[1:]) for one in every]
+        return np.array(rows, np.int64).reshape(len(rows), 5)
 
 
-class Ledger:
-    """Bytes at every step, wherever they are, at most so many."""
-
-    def __init__(self, values: Sequence[Value], steps: int, limit: int) -> None:
-        self.lives = {value.name: Life.of(value) for value in values}
-        self.steps, self.limit = steps, limit
-        self.alive = bytes_alive(values, steps)
-
-    def live(self, life: Life, first: int, last: int) -> None:
-        """Alive from `first` to `last`, or as long as the limit allows."""
-        first, last = life.within(first, last, self.steps)
-        size, most = life.value.bytes, self.limit - life.value.bytes
-        while life.first > first and self.alive[(life.first - 1) % self.steps] <= most:
-            life.first -= 1
-            self.alive[life.first % self.steps] += size
-        while life.last < last and self.alive[(life.last + 1) % self.steps] <= most:
-            life.last += 1
-            self.alive[life.last % self.steps] += size
+@compiled
+def _stretch(
+    first: Numbers,
+    last: Numbers,
+    size: Numbers,
+    earliest: Numbers,
+    alive: Numbers,
+    wanted: Numbers,
+    limit: int,
+) -> None:
+    """Lives stretched in place, with the bytes alive at every step."""
+    steps = len(alive)
+    for row in range(len(wanted)):
+        at, earlier, since, later, until = wanted[row]
+        low = max(first[at] - earlier, since, earliest[at], last[at] + 2 - steps)
+        low = min(low, first[at])
+        high = max(min(last[at] + later, until, low + steps - 2), last[at])
+        while first[at] > low and alive[(first[at] - 1) % steps] + size[at] <= limit:
+            first[at] -= 1
+            alive[first[at] % steps] += size[at]
+        while last[at] < high and alive[(last[at] + 1) % steps] + size[at] <= limit:
+            last[at] += 1
+            alive[last[at] % steps] += size[at]
 
 
 class Slab:
     """Values at their offsets, ascending, in a round of so many steps."""
 
-    def __init__(self, lives: Iterable[Life], steps: int) -> None:
-        self.placed, self.steps = list(lives), steps
-        full = (1 << steps) - 1
-        for life in self.placed:
-            life.mask = _mask(life.first, life.last, steps)
+    def __init__(self, lives: Lives) -> None:
+        self.lives, self.steps = lives, lives.steps
+        whole = lives.last - lives.first + 1 >= lives.steps
         # Those that live all round at the bottom, the rest by size.
-        self.placed.sort(
-            key=lambda life: (life.mask != full, -life.value.bytes, life.first, life.value.name)
-        )
-        bottom, spans = 0, list[Span]()
-        for life in self.placed:
-            size, mask = life.value.bytes, life.mask
-            if mask == full:
-                life.offset = bottom
-                bottom += size
-            else:
-                life.offset = _gap(spans, bottom, mask, size)
-                insort(spans, (life.offset, life.offset + size, mask))
-        self.placed.sort(key=lambda life: life.offset)
+        self._order = np.lexsort((lives.first, -lives.size, ~whole))
+        self._offsets = _offsets(lives.first, lives.last, lives.size, self._order, lives.steps)
 
     @property
     def bytes(self) -> int:
         """Bytes up to the last end."""
-        return max((life.offset + life.value.bytes for life in self.placed), default=0)
+        return int((self._offsets + self.lives.size).max(initial=0))
 
-    @property
+    @cached_property
+    def placed(self) -> list[Life]:
+        order = self._order[np.argsort(self._offsets[self._order], kind="stable")].tolist()
+        first, last = self.lives.first.tolist(), self.lives.last.tolist()
+        offsets, values = self._offsets.tolist(), self.lives.values
+        return [Life(values[at], first[at], last[at], offsets[at]) for at in order]
+
+    @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(b for life in self.placed for b in buffers_of(life.value, life.offset))
 
@@ -119,47 +152,59 @@ class Slab:
         return _before(self.placed, self.steps)
 
 
+@compiled
+def _offsets(first: Numbers, last: Numbers, size: Numbers, order: Numbers, steps: int) -> Numbers:
+    """Each value in the lowest gap that is free throughout its life, one after the other."""
+    offsets, spans, count, bottom = np.zeros_like(size), np.zeros_like(order), 0, 0
+    for at in order:
+        if last[at] - first[at] + 1 >= steps:
+            offsets[at] = bottom
+            bottom += size[at]
+            continue
+        offset = bottom
+        for place in range(count):  # by where they begin
+            other = spans[place]
+            behind, ahead = (first[at] - first[other]) % steps, (first[other] - first[at]) % steps
+            if behind <= last[other] - first[other] or ahead <= last[at] - first[at]:
+                if offsets[other] - offset >= size[at]:
+                    break
+                offset = max(offset, offsets[other] + size[other])
+        offsets[at] = offset
+        place = count
+        while place and offsets[spans[place - 1]] > offset:
+            spans[place] = spans[place - 1]
+            place -= 1
+        spans[place] = at
+        count += 1
+    return offsets
+
+
 def stretched(
-    values: Sequence[Value], steps: int, room: int, stretch: Callable[[Ledger], None]
+    values: Iterable[Value], steps: int, room: int, wishes: Callable[[], Iterable[Longer]]
 ) -> Slab:
     """Values in a slab of `room` bytes, or in the smallest found when that is more.
 
-    Every value has its least life, which is stretched while there is room. Where gaps between
-    values then make the slab too large, they are stretched into less.
+    Every value has its least life, which is stretched as wished while there is room. Where gaps
+    between values then make the slab too large, they are stretched into less.
     """
-    least, limit = max(bytes_alive(values, steps), default=0), room
-    plain: Slab | None = None
-    for tried in range(_BY_MISSING + _BY_EIGHTHS if least < room else 0):
+    lives = Lives.of(values, steps)
+    least, limit = int(lives.alive.max(initial=0)), room
+    if least >= room:
+        return Slab(lives)
+    plain, wanted = None, lives.wished(wishes())
+    for tried in range(_BY_MISSING + _BY_EIGHTHS):
         if tried == _DOUBT:
-            plain = Slab(map(Life.of, values), steps)
+            plain = Slab(lives)
             if plain.bytes > room:
                 return plain
-        ledger = Ledger(values, steps, limit)
-        stretch(ledger)
-        slab = Slab(ledger.lives.values(), steps)
+        slab = Slab(lives.longer(wanted, limit))
         if slab.bytes <= room:
             return slab
         if tried < _BY_MISSING - 1:
             limit -= slab.bytes - room
         else:
             limit = min(limit, least) * 7 // 8
-    return plain or Slab(map(Life.of, values), steps)
-
-
-Span = tuple[int, int, int]
-"""Bytes from an offset to an end that are taken at the steps of a mask."""
-
-
-def _gap(spans: Iterable[Span], bottom: int, mask: int, size: int) -> int:
-    """The lowest offset, from the bottom on, with so many bytes free at all these steps."""
-    offset = bottom
-    for start, end, taken in spans:
-        if taken & mask:
-            if start - offset >= size:
-                break
-            if end > offset:
-                offset = end
-    return offset
+    return plain or Slab(lives)
 
 
 def bytes_alive(values: Iterable[Value], steps: int) -> list[int]:
@@ -192,16 +237,57 @@ def _before(lives: Sequence[Life], steps: int) -> dict[str, list[str]]:
     Bytes get a new owner when a value begins to live; the second round knows the owners of the
     first. Who had the bytes still earlier was waited for by those.
     """
-    full, found = (1 << steps) - 1, dict[str, list[str]]()
-    moving = [life for life in lives if life.mask != full]
+    moving = [life for life in lives if life.last - life.first + 1 < steps]
     moving.sort(key=lambda life: life.first % steps)
     buffers = [buffer for life in moving for buffer in buffers_of(life.value, life.offset)]
-    edges, owners = [0], [""]  # who has the bytes from each edge on
-    for buffer in buffers * 2:
-        name, start, end = buffer.name, buffer.offset, buffer.offset + buffer.bytes
-        low, high = bisect_right(edges, start) - 1, bisect_left(edges, end)
-        found[name] = [o for o in dict.fromkeys(owners[low:high]) if o not in ("", name)]
-        left, right = edges[low] < start, high == len(edges) or edges[high] > end
-        owners[low:high] = [*owners[low:high][:left], name, *owners[low:high][-1:] * right]
-        edges[low:high] = [*edges[low:high][:left], start, *[end] * right]
-    return found
+    low = np.array([buffer.offset for buffer in buffers], np.int64)
+    size = np.array([buffer.bytes for buffer in buffers], np.int64)
+    begins, owners = (column.tolist() for column in _owners(low, low + size))
+    names = [buffer.name for buffer in buffers]
+    return {
+        name: [names[owner] for owner in owners[begins[at] : begins[at + 1]]]
+        for at, name in enumerate(names)
+    }
+
+
+@compiled
+def _owners(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
+    """For every buffer, which others had its bytes last when they are used in this order, round
+    after round (`flat`)."""
+    count = len(low)
+    begins, found = np.zeros(count + 1, np.int64), [0 for _ in range(0)]
+    edges, owners = np.zeros(2 * count + 2, np.int64), np.full(2 * count + 2, -1, np.int64)
+    length = 1  # of edges, and of who has the bytes from each on
+    for run in range(2 * count):
+        at, left = run % count, 0
+        while left + 1 < length and edges[left + 1] <= low[at]:
+            left += 1
+        right = left
+        while right < length and edges[right] < high[at]:
+            owner, known = owners[right], run < count or owners[right] == -1 or owners[right] == at
+            for place in range(begins[at], len(found)):
+                known = known or found[place] == owner
+            if not known:
+                found.append(owner)
+            right += 1
+        begins[at + 1] = len(found)
+        begin = left + (edges[left] < low[at])  # where the buffer's own edge is
+        keeps = right == length or edges[right] > high[at]
+        behind, end = owners[right - 1], begin + 1 + keeps
+        if end > right:
+            for place in range(length - 1, right - 1, -1):
+                edges[place + end - right], owners[place + end - right] = (
+                    edges[place],
+                    owners[place],
+                )
+        elif end < right:
+            for place in range(right, length):
+                edges[place + end - right], owners[place + end - right] = (
+                    edges[place],
+                    owners[place],
+                )
+        length += end - right
+        edges[begin], owners[begin] = low[at], at
+        if keeps:
+            edges[begin + 1], owners[begin + 1] = high[at], behind
+    return begins, np.array(found, np.int64)

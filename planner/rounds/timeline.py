@@ -10,7 +10,11 @@ settles into a period T; the start times of one settled round are then valid for
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.rounds.compiled import Numbers, compiled, earlier, flat
 
 Needs = Sequence[Sequence[int]]
 """The ops that every op of a round waits for, by position. An op of the round before has its
@@ -31,25 +35,66 @@ class Deadlock(ValueError):
         self.ops = tuple(ops)
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """Ops by position: duration, predecessors in the same round and in the round before (whose
-    positions are negative, as in `Needs`)."""
+class _Graph(NamedTuple):
+    """Ops by position: duration, what each waits for by itself (`flat`) and in its queue, with
+    positions below 0 in the round before, and an order in which all can be timed."""
 
-    us: Sequence[int]
-    same: list[list[int]]
-    before: list[list[int]]
-    order: list[int]
+    us: Numbers
+    begins: Numbers
+    needs: Numbers
+    queued: Numbers
+    order: Numbers
 
 
 def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
-    same = [[dep for dep in edges if dep >= 0] for edges in needs]
-    before = [[dep for dep in edges if dep < 0] for edges in needs]
-    for queue in queues:
-        before[queue[0]].append(queue[-1] - len(us))
-        for left, right in pairwise(queue):
-            same[right].append(left)
-    return _Graph(us, same, before, _topological(same))
+    begins, waits = flat(needs)
+    queued = earlier(queues, len(us), -2 * len(us) - 1)
+    order = _topological(begins, waits, queued)
+    if len(order) < len(us):
+        raise Deadlock(sorted({*range(len(us))}.difference(order.tolist())))
+    return _Graph(np.array(us, np.int64), begins, waits, queued, order)
+
+
+@compiled
+def _topological(begins: Numbers, needs: Numbers, queued: Numbers) -> Numbers:
+    """Ops, each behind those of the same round that it waits for; not those that never can be."""
+    count = len(queued)
+    waiting, behind = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1]):
+            if needs[place] >= 0:
+                waiting[at] += 1
+                behind[needs[place] + 1] += 1
+        if queued[at] >= 0:
+            waiting[at] += 1
+            behind[queued[at] + 1] += 1
+    for at in range(count):
+        behind[at + 1] += behind[at]
+    ends, followers = behind[:-1].copy(), np.zeros(behind[-1], np.int64)
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1]):
+            if needs[place] >= 0:
+                followers[ends[needs[place]]] = at
+                ends[needs[place]] += 1
+        if queued[at] >= 0:
+            followers[ends[queued[at]]] = at
+            ends[queued[at]] += 1
+    order, known = np.zeros(count, np.int64), 0
+    for at in range(count):
+        if not waiting[at]:
+            order[known] = at
+            known += 1
+    done = 0
+    while done < known:
+        at = order[done]
+        done += 1
+        for place in range(behind[at], behind[at + 1]):
+            later = followers[place]
+            waiting[later] -= 1
+            if not waiting[later]:
+                order[known] = later
+                known += 1
+    return order[:known]
 
 
 @dataclass(frozen=True)
@@ -66,48 +111,44 @@ def steady_state(us: Sequence[int], queues: Queues, needs: Needs) -> Settled:
     """A round's steady state, from its ops' durations; Deadlock when they wait in a circle."""
     graph = _linked(us, queues, needs)
     period, starts = _settle(graph)
-    return Settled(period, _cycle(graph, period, starts), tuple(starts))
+    cycle = _cycle(graph, starts, period)
+    return Settled(period, tuple(cycle.tolist()), tuple(starts.tolist()))
 
 
-def _cycle(graph: _Graph, period: int, starts: list[int]) -> tuple[int, ...]:
+@compiled
+def _cycle(graph: _Graph, starts: Numbers, period: int) -> Numbers:
     """Back from the last op to what it waited for last, until an op comes again."""
-    at = max(range(len(starts)), key=lambda index: starts[index] + graph.us[index])
-    path: dict[int, int] = {}
-    while at not in path:
-        path[at] = len(path)
-        ends = [(starts[p] + graph.us[p], p) for p in graph.same[at]]
-        ends += [(starts[p] + graph.us[p] - period, p + len(starts)) for p in graph.before[at]]
-        at = max(ends, default=(0, at))[1]
-    walked = list(path)
-    return tuple(walked[path[at] :])
-
-
-def _topological(same: Sequence[Sequence[int]]) -> list[int]:
-    waiting = [len(preds) for preds in same]
-    followers: list[list[int]] = [[] for _ in same]
-    for index, preds in enumerate(same):
-        for pred in preds:
-            followers[pred].append(index)
-    order = [index for index, count in enumerate(waiting) if not count]
-    for index in order:  # grows while it is walked
-        for follower in followers[index]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                order.append(follower)
-    if len(order) < len(same):
-        raise Deadlock([index for index, count in enumerate(waiting) if count])
-    return order
+    us, begins, needs, queued, _ = graph
+    count = len(us)
+    at = 0
+    for op in range(count):
+        if starts[op] + us[op] > starts[at] + us[at]:
+            at = op
+    path, places, length = np.zeros(count, np.int64), np.full(count, -1, np.int64), 0
+    while places[at] < 0:
+        path[length], places[at] = at, length
+        length += 1
+        last, cause = -1 << 62, at
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op < -count:
+                continue
+            end = starts[op] + us[op] - (period if op < 0 else 0)
+            if end > last or (end == last and op % count > cause):
+                last, cause = end, op % count
+        at = cause
+    return path[places[at] : length]
 
 
 def execution_order(queues: Queues, needs: Needs) -> list[int]:
     """Positions so that an op follows its stream's earlier ops and its same-round needs; Deadlock
     when there is no such order."""
-    return _linked([0] * len(needs), queues, needs).order
+    return list(map(int, _linked([0] * len(needs), queues, needs).order))
 
 
 def once(us: Sequence[int], queues: Queues, needs: Needs) -> list[int]:
     """Starts of ops that run once, as soon as possible."""
-    return _sweep(_linked(us, queues, needs), [0] * len(us), None)
+    return list(map(int, _first(_linked(us, queues, needs))))
 
 
 def earliest(us: Sequence[int], queues: Queues, needs: Needs, state: Settled) -> list[int]:
@@ -116,56 +157,63 @@ def earliest(us: Sequence[int], queues: Queues, needs: Needs, state: Settled) ->
     Settled starts let prefetches run far ahead, as they do; in the first round nothing was before
     them. The earliest starts are right for both, so that they span a first round's time.
     """
-    starts = _fixpoint(_linked(us, queues, needs), state.period_us) or state.starts
+    found = _fixpoint(_linked(us, queues, needs), state.period_us)
+    starts = state.starts if found is None else found.tolist()
     first = min(starts)
     return [start - first for start in starts]
 
 
-def _sweep(
-    graph: _Graph, floor: list[int], previous: list[int] | None, period: int = 0
-) -> list[int]:
-    """Earliest starts not below `floor`, after the previous round's ends shifted by -period."""
-    starts = list(floor)
-    us, same, before = graph.us, graph.same, graph.before
-    for index in graph.order:
-        start = starts[index]
-        for pred in same[index]:
-            end = starts[pred] + us[pred]
-            if end > start:  # thrice as fast as max()
-                start = end
-        if previous is not None:
-            for pred in before[index]:
-                end = previous[pred] + us[pred] - period
-                if end > start:
-                    start = end
-        starts[index] = start
+@compiled
+def _sweep(graph: _Graph, floor: Numbers, previous: Numbers, period: int) -> Numbers:
+    """Earliest starts not below `floor`, after the previous round's ends, if it has any, shifted by
+    -period."""
+    us, begins, needs, queued, order = graph
+    starts, count = floor.copy(), len(us)
+    for at in order:
+        start = starts[at]
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op >= 0:
+                end = starts[op] + us[op]
+            elif op >= -count and len(previous):
+                end = previous[op] + us[op] - period
+            else:
+                continue
+            start = max(start, end)
+        starts[at] = start
     return starts
 
 
-def _settle(graph: _Graph) -> tuple[int, list[int]]:
+def _first(graph: _Graph) -> Numbers:
+    """The starts of the first round."""
+    zero = np.zeros(len(graph.us), np.int64)
+    return _sweep(graph, zero, zero[:0], 0)
+
+
+def _settle(graph: _Graph) -> tuple[int, Numbers]:
     """The period and the starts of one settled round. When rounds alternate, a feasible period a
     little above their average growth."""
-    zero = [0] * len(graph.us)
-    history = [_sweep(graph, zero, None)]
+    zero = np.zeros(len(graph.us), np.int64)
+    history = [_first(graph)]
     for _ in range(_SETTLE):
-        history.append(_sweep(graph, zero, history[-1]))
-        steps = {b - a for a, b in zip(history[-2], history[-1], strict=True)}
-        if len(steps) == 1:
-            return steps.pop(), history[-1]
+        history.append(_sweep(graph, zero, history[-1], 0))
+        steps = history[-1] - history[-2]
+        if (steps == steps[0]).all():
+            return int(steps[0]), history[-1]
     half = _SETTLE // 2
-    drift = max(b - a for a, b in zip(history[-1 - half], history[-1], strict=True))
+    drift = int((history[-1] - history[-1 - half]).max())
     period = -(-drift // half)
     while (starts := _fixpoint(graph, period)) is None:
         period += max(1, period // 1000)
     return period, starts
 
 
-def _fixpoint(graph: _Graph, period: int) -> list[int] | None:
+def _fixpoint(graph: _Graph, period: int) -> Numbers | None:
     """Earliest starts that repeat with `period`, or None when it is too short."""
-    starts = _sweep(graph, [0] * len(graph.us), None)
+    starts = _first(graph)
     for _ in range(4 * _SETTLE):
         shifted = _sweep(graph, starts, starts, period)
-        if shifted == starts:
+        if (shifted == starts).all():
             return starts
         starts = shifted
     return None

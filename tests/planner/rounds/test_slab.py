@@ -17,7 +17,7 @@ from planner.lowering.link_windows import Clock
 from planner.lowering.round import lay_out
 from planner.rounds.hazards import dependencies, pruned
 from planner.rounds.ops import Entry, queued
-from planner.rounds.slab import Ledger, Slab, bytes_alive, stretched
+from planner.rounds.slab import Longer, Slab, bytes_alive, stretched
 from planner.rounds.timeline import Deadlock, Needs, once
 from planner.shards.shard_cost import Links
 from planner.shards.values import Into, Out, Value
@@ -137,17 +137,12 @@ def test_longer_lives_take_only_room_that_is_there(of: Lives, room: int) -> None
 
 
 def test_lives_are_stretched_into_much_less_where_a_little_less_does_not_do() -> None:
-    values, limits = [Value("a", 58, 0, 0), Value("b", 3, 1, 1)], list[int]()
-
-    def stretch(ledger: Ledger) -> None:
-        limits.append(ledger.limit)
-        large, small = ledger.lives.values()
-        small.last = 2
-        if ledger.limit > 36:  # then both live at once, in a byte too many
-            large.last = 1
-
-    laid = stretched(values, 4, 60, stretch)
-    assert (laid.bytes, {life.last for life in laid.placed}) == (58, {0, 2}), limits
+    """With b a step longer all would fit by bytes, but not beside each other, in 24 to 16."""
+    values = [Value("a", 8, 2, 3), Value("b", 13, 0, 0), Value("c", 3, 1, 1)]
+    longer = [Longer("a", later=2), Longer("b", later=1), Longer("c", later=1)]
+    laid = stretched(values, 3, 23, lambda: longer)
+    assert {life.value.name: life.last for life in laid.placed} == {"a": 3, "b": 0, "c": 2}
+    assert laid.bytes == 21
 
 
 @given(strategies())
