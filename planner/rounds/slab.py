@@ -1,6 +1,7 @@
 """Where in a slab every value lies: at offsets, throughout its life.
 
-Values get offsets, larger ones first, each in the lowest gap that is free throughout its life.
+Values get offsets, larger ones first, each where it can live longest (`places`) or, where none is
+found so, in the lowest gap that is free throughout its life.
 Lives are cyclic:
 
     bytes ^      +--------+                 lives wrap around the end of the round
@@ -10,7 +11,7 @@ Lives are cyclic:
           +------------------------------> steps
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -19,12 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.rounds.compiled import Numbers, compiled
+from planner.rounds.places import in_turn, lowest, placed
 from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
+_TRIES, _TRIES_BY_A_STEP = 24, 4  # orders in which places are looked for
 _BY_MISSING = 8  # tries, each with less by what the one before took too much
 _BY_EIGHTHS = 4  # more, each with an eighth less: a little less need not do
-_DOUBT = 4  # tries after which it may be that the values fit in no way
 FAR = 1 << 40
 """More steps than there are, for a `Longer`."""
 
@@ -65,6 +67,16 @@ class Lives:
         own = sorted(values, key=lambda value: value.name)
         first, last = ([value[at] for value in own] for at in (2, 3))
         return cls(own, steps, np.array(first, np.int64), np.array(last, np.int64))
+
+    @property
+    def ends(self) -> tuple[Numbers, Numbers]:
+        return self.first, self.last
+
+    def lost(self, longest: "Lives") -> int:
+        """The sum of the squares of the steps by which they are shorter than the longest."""
+        early = np.maximum(self.first - longest.first, 0)
+        late = np.maximum(longest.last - self.last, 0)
+        return int((early**2 + late**2).sum())
 
     @cached_property
     def size(self) -> Numbers:
@@ -123,12 +135,13 @@ def _stretch(
 class Slab:
     """Values at their offsets, ascending, in a round of so many steps."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Lives, offsets: Numbers | None = None) -> None:
+        """By default every value in turn as low as may be."""
         self.lives, self.steps = lives, lives.steps
-        whole = lives.last - lives.first + 1 >= lives.steps
-        # Those that live all round at the bottom, the rest by size.
-        self._order = np.lexsort((lives.first, -lives.size, ~whole))
-        self._offsets = _offsets(lives.first, lives.last, lives.size, self._order, lives.steps)
+        self._order = in_turn(lives.first, lives.last, lives.size, lives.steps)
+        if offsets is None:
+            offsets = lowest(lives.first, lives.last, lives.size, self._order, lives.steps)
+        self._offsets = offsets
 
     @property
     def bytes(self) -> int:
@@ -152,59 +165,51 @@ class Slab:
         return _before(self.placed, self.steps)
 
 
-@compiled
-def _offsets(first: Numbers, last: Numbers, size: Numbers, order: Numbers, steps: int) -> Numbers:
-    """Each value in the lowest gap that is free throughout its life, one after the other."""
-    offsets, spans, count, bottom = np.zeros_like(size), np.zeros_like(order), 0, 0
-    for at in order:
-        if last[at] - first[at] + 1 >= steps:
-            offsets[at] = bottom
-            bottom += size[at]
-            continue
-        offset = bottom
-        for place in range(count):  # by where they begin
-            other = spans[place]
-            behind, ahead = (first[at] - first[other]) % steps, (first[other] - first[at]) % steps
-            if behind <= last[other] - first[other] or ahead <= last[at] - first[at]:
-                if offsets[other] - offset >= size[at]:
-                    break
-                offset = max(offset, offsets[other] + size[other])
-        offsets[at] = offset
-        place = count
-        while place and offsets[spans[place - 1]] > offset:
-            spans[place] = spans[place - 1]
-            place -= 1
-        spans[place] = at
-        count += 1
-    return offsets
-
-
 def stretched(
     values: Iterable[Value], steps: int, room: int, wishes: Callable[[], Iterable[Longer]]
 ) -> Slab:
     """Values in a slab of `room` bytes, or in the smallest found when that is more.
 
-    Every value has its least life, which is stretched as wished while there is room. Where gaps
-    between values then make the slab too large, they are stretched into less.
+    Every value has its least life, which is stretched as wished in one of two ways, the one that
+    loses less of it: as far as others leave it bytes (`placed`), where that can be by a step in any
+    case, or all lives while there is room, and into less where gaps between values make the slab
+    too large.
     """
     lives = Lives.of(values, steps)
-    least, limit = int(lives.alive.max(initial=0)), room
-    if least >= room:
-        return Slab(lives)
-    plain, wanted = None, lives.wished(wishes())
+    plain = Slab(lives)
+    if plain.bytes >= room:  # also where places could be found: a budget that is named is the least
+        return plain
+    wanted = lives.wished(wishes())
+    # Who begins as early as may be does so wherever its bytes are free.
+    bounded = wanted[(wanted[:, 1] < FAR) | (wanted[:, 2] > -FAR)]
+    longest = lives.longer(bounded, room)
+    found = [*_among_others(lives, longest, bounded, room), *_evenly(lives, wanted, plain, room)]
+    return min(found, key=lambda slab: slab.lives.lost(longest), default=plain)
+
+
+def _among_others(lives: Lives, longest: Lives, wanted: Numbers, room: int) -> Iterator[Slab]:
+    """Values where their lives are as near the longest as may be."""
+    by_a_step = lives.longer(wanted[np.maximum(wanted[:, 1], wanted[:, 3]) == 1], room)
+    for least, tries in ((by_a_step, _TRIES_BY_A_STEP), (lives, _TRIES)):
+        found = placed(least.ends, longest.ends, lives.size, lives.steps, room, tries)
+        if found:
+            first, last, offsets = found
+            yield Slab(Lives(lives.values, lives.steps, first, last), offsets)
+            return
+
+
+def _evenly(lives: Lives, wanted: Numbers, plain: Slab, room: int) -> Iterator[Slab]:
+    """Lives stretched while no step has too many bytes."""
+    limit = room
     for tried in range(_BY_MISSING + _BY_EIGHTHS):
-        if tried == _DOUBT:
-            plain = Slab(lives)
-            if plain.bytes > room:
-                return plain
         slab = Slab(lives.longer(wanted, limit))
         if slab.bytes <= room:
-            return slab
+            yield slab
+            return
         if tried < _BY_MISSING - 1:
             limit -= slab.bytes - room
         else:
-            limit = min(limit, least) * 7 // 8
-    return plain or Slab(lives)
+            limit = min(limit, plain.bytes) * 7 // 8
 
 
 def bytes_alive(values: Iterable[Value], steps: int) -> list[int]:

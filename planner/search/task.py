@@ -104,7 +104,8 @@ class Search:
             ends = self._ends(self._by_cuts(effort), effort)
             ends += self._exchanged(min(ends, key=score), effort)
         finals = effort.limits.search_finals
-        exact = (self._round(replace(m.strategy, lumped=False)) for m in sorted(ends, key=score))
+        own = {m.strategy.key: m.strategy for m in sorted(ends, key=score)}
+        exact = (self._round(replace(one, lumped=False)) for one in own.values())
         found = [(made.strategy, made.program()) for made in islice(filter(None, exact), finals)]
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(strategy, (program,), self.tried, effort.left > 0)

@@ -95,6 +95,7 @@ class Strategy(Planned):
         """Ops and buffers that the microbatches of a shard make.
 
         Packed activations go through few buffers, which larger ops than half of them would hide.
+        Spilled boundaries leave while others are made: with one op they would all wait for it.
         """
         count = self.costs.microbatches
         if not self.lumped:
@@ -104,7 +105,8 @@ class Strategy(Planned):
         if self.packs:
             most = max(1, min(count, 2 * count // self.depth))
             return next(n for n in range(most, 0, -1) if count % n == 0)
-        return 1
+        spills = any(mode.spilled for mode in self.modes)
+        return next((n for n in range(2, count + 1) if count % n == 0), 1) if spills else 1
 
     @cached_property
     def each(self) -> int:

@@ -145,6 +145,16 @@ def test_lives_are_stretched_into_much_less_where_a_little_less_does_not_do() ->
     assert laid.bytes == 21
 
 
+def test_lives_are_as_long_as_others_leave_them_bytes() -> None:
+    """Not only as long as all bytes alive at a step, with gaps between them, are within the room:
+    then b and d would lie above each other in the lowest bytes, and be no longer than they must."""
+    values = [Value("a", 5, 2, 2), Value("b", 4, 1, 1), Value("c", 6, 0, 0), Value("d", 6, 5, 5)]
+    longer = [Longer("a", later=2), Longer("b", later=2), Longer("d", later=2)]
+    laid = stretched(values, 6, 12, lambda: longer)
+    assert {life.value.name: life.last for life in laid.placed} == {"a": 4, "b": 3, "c": 0, "d": 6}
+    assert laid.bytes == 12
+
+
 @given(strategies())
 def test_who_had_the_bytes_last_is_known(of: Lives) -> None:
     """Going back step by step from where a value begins, the first one met in each of its bytes."""

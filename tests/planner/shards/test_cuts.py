@@ -168,3 +168,12 @@ def test_any_choice_is_sound_and_above_the_bound(
     assert bound.period_us <= laid_out.period_us
     quick = replace(made, lumped=True)
     assert DeviceRound(quick, Links.of(asked.device)).device_bytes == laid_out.device_bytes
+
+
+def test_boundaries_that_spill_are_timed_in_two_ops() -> None:
+    """With all microbatches in one op they would begin to leave when the last one is made."""
+    task = apart.synthetic_task((), batch=4)
+    plain = apart.strategy(task, Mode(), 1, (0, 2, 4, 6), 2)
+    quick = replace(plain, lumped=True)
+    spilled = replace(quick, modes=(Mode(), Mode(spilled=True), quick.modes[-1]))
+    assert (plain.parts, quick.parts, spilled.parts) == (4, 1, 2)
