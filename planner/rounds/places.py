@@ -102,12 +102,14 @@ def _placed(
                 offset = offsets[spans[way - count]] - size[at]
             elif way >= 0:
                 offset = offsets[spans[way]] + size[spans[way]]
-            if offset < bottom or offset + size[at] > room:
+            if offset < bottom or offset + size[at] > room or (not cost and 0 <= best <= offset):
                 continue
             earlier, later = least_first[at] - first[at], last[at] - least_last[at]
             lost, free = np.int64(0), True
             place = _above(offsets, spans, count, offset - largest)
             while free and place < count and offsets[spans[place]] < offset + size[at]:
+                if best >= 0 and lost > cost:
+                    break
                 other = spans[place]
                 place += 1
                 if offsets[other] + size[other] <= offset:

@@ -25,6 +25,7 @@ from planner.shards import Value, buffer_name
 from plans.schema import Buffer
 
 _TRIES, _TRIES_BY_A_STEP = 24, 4  # orders in which places are looked for
+_PAIRS = 400_000  # of values, that are looked at in all these orders together
 _BY_MISSING = 8  # tries, each with less by what the one before took too much
 _BY_EIGHTHS = 4  # more, each with an eighth less: a little less need not do
 FAR = 1 << 40
@@ -190,8 +191,9 @@ def stretched(
 def _among_others(lives: Lives, longest: Lives, wanted: Numbers, room: int) -> Iterator[Slab]:
     """Values where their lives are as near the longest as may be."""
     by_a_step = lives.longer(wanted[np.maximum(wanted[:, 1], wanted[:, 3]) == 1], room)
-    for least, tries in ((by_a_step, _TRIES_BY_A_STEP), (lives, _TRIES)):
-        found = placed(least.ends, longest.ends, lives.size, lives.steps, room, tries)
+    able = 1 + _PAIRS // max(1, len(lives.size)) ** 2
+    for least, most in ((by_a_step, _TRIES_BY_A_STEP), (lives, _TRIES)):
+        found = placed(least.ends, longest.ends, lives.size, lives.steps, room, min(able, most))
         if found:
             first, last, offsets = found
             yield Slab(Lives(lives.values, lives.steps, first, last), offsets)
