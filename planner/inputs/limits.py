@@ -22,7 +22,7 @@ class Limits:
     search_items: int = 64  # of the load program, at most
     search_groups: int = 8  # of items, each with two windows of the round
     search_shrinks: int = 4  # times that a solution is asked for with less memory
-    search_starts: int = 8  # candidates that are improved a little
+    search_starts: int = 8  # candidates that are improved a little, twice as many of few ops
     search_further: int = 3  # of them that are improved further, and the best of those again
     search_exchanges: int = 6  # shards of the best that may stay where several others give way
     search_finals: int = 3  # candidates that are simulated microbatch by microbatch

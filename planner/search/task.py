@@ -161,8 +161,10 @@ class Search:
         start says little about what it leads to. Those that pack have rounds of many ops, in which
         few changes can be tried: they come on top, so that no others are lost to them."""
         limits, ends = effort.limits, list[DeviceRound]()
+        few = len(min(starts, key=score).entries) < limits.search_least_ops  # soon timed
         for packs, count in ((False, limits.search_starts), (True, limits.search_packing)):
-            own = sorted((one for one in starts if one.strategy.packs == packs), key=score)[:count]
+            own = sorted((one for one in starts if one.strategy.packs == packs), key=score)
+            own = own[: count * (1 + few)]
             ends += self._improved(own, _LITTLE, limits.search_far, effort)
         for count, share in ((limits.search_further, _FURTHER), (1, _AGAIN)):
             best = sorted(ends, key=score)[:count]

@@ -102,7 +102,7 @@ def test_a_base_comes_once_for_the_microbatches_of_all_tasks() -> None:
 
 def test_a_base_that_the_last_backward_has_stays_for_the_first_forward() -> None:
     """Where loads take most of the time the first shard's base is loaded once in a round."""
-    asked = problem(2, budget=700 << 10, forward_us=100, layers=6)
+    asked = problem(2, budget=660 << 10, forward_us=100, layers=6)
     plan = plan_of(asked, [["t0", "t1"]])
     loads = [op.name.number for op in plan.programs[0].round if op.name.item == "base"]
     first = min(loads)
