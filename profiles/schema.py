@@ -259,7 +259,7 @@ class Counts(Struct, frozen=True):
 
 
 class Parts(Struct, frozen=True):
-    """How loss and gradients of a whole batch follow from those of its parts, as far as is known.
+    """The way from loss and gradients of a batch's parts to those of the whole, as far as known.
 
     kind: "additive", their mean; "weighted", their mean by what each counts; "whole", parts train
     something else, so that a batch stays whole unless microbatches are asked for, as they were

@@ -103,7 +103,7 @@ def _words(given: argparse.Namespace, command: str) -> Words:
 
 
 def _known(folder: Path) -> dict[str, Words]:
-    """What was asked before; nothing where that is not known."""
+    """The words of each command that was asked before; none where that is not known."""
     path = folder / "train.json"
     try:
         known = json.loads(read_bytes(path)) if path.exists() else {}

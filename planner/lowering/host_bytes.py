@@ -21,7 +21,7 @@ from operator import itemgetter
 from msgspec import structs
 
 from planner.lowering.walk import walked
-from planner.rounds import Life, Lives, Longer, Slab, buffers_of, stretched
+from planner.rounds import Life, Lifetimes, Longer, Slab, buffers_of, stretched
 from planner.shards import Out, Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
 from profiles.codec import align
@@ -198,4 +198,4 @@ class _Waiting:
 
     def _laid(self, grads: int) -> Slab:
         """The waiting values, with so many gradients at a time."""
-        return Slab(Lives.of(self.values(grads), self.count))
+        return Slab(Lifetimes.of(self.values(grads), self.count))

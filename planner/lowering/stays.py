@@ -88,14 +88,13 @@ class Stays:
 
     def here(self, turn: Turn, now: int) -> list[tuple[int, Stay]]:
         """The shards whose parameters this turn needs, which is number `now`, and their stays."""
-        device = turn.device
-        return [(k, self.at(device, k, now)) for k in self.needs(turn)]
+        return [(k, self.at(turn.device, k, now)) for k in self.needs(turn)]
 
     def loads(self, device: int, here: Iterable[tuple[int, Stay]], now: int) -> list[Copy]:
         """Parameters that come for this turn and those that follow it."""
-        modes = self.strategy.modes
+        shards, modes = self.strategy.shards, self.strategy.modes
         return [
-            Copy.of(self.strategy.shards[k], k, "P", device, "param", stay.name)
+            Copy.of(shards[k], k, "P", device, "param", stay.name)
             for k, stay in here
             if stay.first == now and modes[k].params != "resident"
         ]

@@ -15,5 +15,5 @@ from planner.rounds.list_schedule import (
 )
 from planner.rounds.ops import Entry, queued
 from planner.rounds.program import SUFFIX, Cycle, assembled, planned_task
-from planner.rounds.slab import FAR, Life, Lives, Longer, Slab, buffers_of, stretched
+from planner.rounds.slab import FAR, Life, Lifetimes, Longer, Slab, buffers_of, stretched
 from planner.rounds.timeline import Deadlock, Needs, earliest, execution_order, once, steady_state

@@ -33,7 +33,7 @@ def flat(lists: Sequence[Sequence[int]]) -> tuple[Numbers, Numbers]:
     return begins, np.fromiter(chain.from_iterable(lists), np.int64, int(begins[-1]))
 
 
-def earlier(queues: Iterable[Sequence[int]], count: int, none: int) -> Numbers:
+def predecessors(queues: Iterable[Sequence[int]], count: int, none: int) -> Numbers:
     """For every op the one before it in its queue, for the first its queue's last op of the round
     before (less than 0); `none` for ops of no queue."""
     found = np.full(count, none, np.int64)
@@ -42,3 +42,26 @@ def earlier(queues: Iterable[Sequence[int]], count: int, none: int) -> Numbers:
         found[ops[1:]] = ops[:-1]
         found[ops[0]] = ops[-1] - count
     return found
+
+
+@compiled
+def followers(begins: Numbers, needs: Numbers, queued: Numbers) -> tuple[Numbers, Numbers]:
+    """For every op those that wait for it by their needs or in their queue (`flat`), each by how
+    much later in position it is, counted through into the next round."""
+    count = len(queued)
+    behind = np.zeros(count + 1, np.int64)
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op >= -count:
+                behind[op % count + 1] += 1
+    for at in range(count):
+        behind[at + 1] += behind[at]
+    tops, later = behind[:-1].copy(), np.zeros(behind[-1], np.int64)
+    for at in range(count):
+        for place in range(begins[at], begins[at + 1] + 1):
+            op = queued[at] if place == begins[at + 1] else needs[place]
+            if op >= -count:
+                later[tops[op % count]] = at - op
+                tops[op % count] += 1
+    return behind, later

@@ -45,9 +45,9 @@ def dependencies(
 def _conflicts(
     read: Numbers, reads: Numbers, write: Numbers, writes: Numbers, take: Numbers, taken: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """What every op waits for (`flat`), from the buffers that it reads and writes, and those whose
-    bytes each buffer takes over. The round is gone through twice, the first time as the one
-    before."""
+    """The ops that every op waits for (`flat`), from the buffers that it reads and writes, and
+    those whose bytes each buffer takes over. The round is gone through twice, the first time as the
+    one before."""
     count, buffers = len(read) - 1, len(take) - 1
     begins, found = np.zeros(count + 1, np.int64), [0 for _ in range(0)]
     never = -2 * count - 1
@@ -90,6 +90,7 @@ def _conflicts(
 
 @compiled
 def _among(one: int, many: Numbers) -> bool:
+    """True if it is one of many."""
     found = False
     for other in many:
         found = found or other == one
@@ -98,7 +99,7 @@ def _among(one: int, many: Numbers) -> bool:
 
 @compiled
 def _gather(waits: list[int], never: int, found: list[int]) -> None:
-    """Adds the ops of a few, some several times, that it waits for: each once, ascending."""
+    """Adds the ops among `waits`, each once and ascending, to what was found; not `never`."""
     last = never
     while True:
         least = never

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.rounds.compiled import Numbers, compiled, earlier, flat
+from planner.rounds.compiled import Numbers, compiled, flat, followers, predecessors
 from planner.rounds.ops import Entry
 from planner.rounds.timeline import Deadlock, Needs, Settled, steady_state
 from plans.ops import Lane, Stream
@@ -189,7 +189,7 @@ def _played(draft: Draft) -> list[list[int]]:
         np.array(draft.rank, np.int64),
         begins,
         needs,
-        earlier(computes.values(), count, -2 * count - 1),
+        predecessors(computes.values(), count, -2 * count - 1),
         len(numbers),
         _ROUNDS,
     )
@@ -214,25 +214,12 @@ def _play(
     by lap and rank, and ends with the run (modulo `runs`).
     """
     count, runs = len(us), rounds * len(us)
-    waiting, behind = np.zeros(runs, np.int64), np.zeros(count + 1, np.int64)
-    for at in range(count):
-        for place in range(begins[at], begins[at + 1] + 1):
-            op = queued[at] if place == begins[at + 1] else needs[place]
-            if op >= -count:
-                waiting[at] += op >= 0
-                waiting[count + at] += 1
-                behind[op % count + 1] += 1
-    for run in range(2 * count, runs):
-        waiting[run] = waiting[run - count]
-    for at in range(count):
-        behind[at + 1] += behind[at]
-    tops, later = behind[:-1].copy(), np.zeros(behind[-1], np.int64)  # so many runs later
-    for at in range(count):
-        for place in range(begins[at], begins[at + 1] + 1):
-            op = queued[at] if place == begins[at + 1] else needs[place]
-            if op >= -count:
-                later[tops[op % count]] = at - op
-                tops[op % count] += 1
+    behind, later = followers(begins, needs, queued)  # so many runs later
+    waiting = np.zeros(runs, np.int64)
+    for run in range(runs):
+        for place in range(behind[run % count], behind[run % count + 1]):
+            if run + later[place] < runs:
+                waiting[run + later[place]] += 1
     ready, sizes = np.zeros((lanes, runs), np.int64), np.zeros(lanes, np.int64)
     wants = 1
     for one in rank:

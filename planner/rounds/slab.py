@@ -42,8 +42,8 @@ class Life(NamedTuple):
 
 
 class Longer(NamedTuple):
-    """How a value's life may be stretched: to begin so many steps earlier, but not before step
-    `since`; and to end so many later, but not after step `until`.
+    """A wish for a value's life: to begin so many steps earlier, but not before step `since`; and
+    to end so many later, but not after step `until`.
 
     None takes a whole round, or begins before its copy may."""
 
@@ -55,7 +55,7 @@ class Longer(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Lives:
+class Lifetimes:
     """Values, and when they live in a round of so many steps, as arrays; in the order of names."""
 
     values: Sequence[Value]
@@ -64,7 +64,7 @@ class Lives:
     last: Numbers
 
     @classmethod
-    def of(cls, values: Iterable[Value], steps: int) -> "Lives":
+    def of(cls, values: Iterable[Value], steps: int) -> "Lifetimes":
         own = sorted(values, key=lambda value: value.name)
         first, last = ([value[at] for value in own] for at in (2, 3))
         return cls(own, steps, np.array(first, np.int64), np.array(last, np.int64))
@@ -73,7 +73,7 @@ class Lives:
     def ends(self) -> tuple[Numbers, Numbers]:
         return self.first, self.last
 
-    def lost(self, longest: "Lives") -> int:
+    def lost(self, longest: "Lifetimes") -> int:
         """The sum of the squares of the steps by which they are shorter than the longest."""
         early = np.maximum(self.first - longest.first, 0)
         late = np.maximum(longest.last - self.last, 0)
@@ -94,12 +94,12 @@ class Lives:
         """Bytes alive at every step."""
         return np.array(bytes_alive(self.values, self.steps), np.int64)
 
-    def longer(self, wanted: Numbers, limit: int) -> "Lives":
+    def longer(self, wanted: Numbers, limit: int) -> "Lifetimes":
         """The lives stretched, one wish after the other, while no step has more than so many
         bytes."""
         first, last = self.first.copy(), self.last.copy()
         _stretch(first, last, self.size, self.earliest, self.alive.copy(), wanted, limit)
-        return Lives(self.values, self.steps, first, last)
+        return Lifetimes(self.values, self.steps, first, last)
 
     def wished(self, every: Iterable[Longer]) -> Numbers:
         """Wishes as rows, with the positions of their values."""
@@ -136,7 +136,7 @@ def _stretch(
 class Slab:
     """Values at their offsets, ascending, in a round of so many steps."""
 
-    def __init__(self, lives: Lives, offsets: Numbers | None = None) -> None:
+    def __init__(self, lives: Lifetimes, offsets: Numbers | None = None) -> None:
         """By default every value in turn as low as may be."""
         self.lives, self.steps = lives, lives.steps
         self._order = in_turn(lives.first, lives.last, lives.size, lives.steps)
@@ -176,7 +176,7 @@ def stretched(
     case, or all lives while there is room, and into less where gaps between values make the slab
     too large.
     """
-    lives = Lives.of(values, steps)
+    lives = Lifetimes.of(values, steps)
     plain = Slab(lives)
     if plain.bytes >= room:  # also where places could be found: a budget that is named is the least
         return plain
@@ -188,7 +188,9 @@ def stretched(
     return min(found, key=lambda slab: slab.lives.lost(longest), default=plain)
 
 
-def _among_others(lives: Lives, longest: Lives, wanted: Numbers, room: int) -> Iterator[Slab]:
+def _among_others(
+    lives: Lifetimes, longest: Lifetimes, wanted: Numbers, room: int
+) -> Iterator[Slab]:
     """Values where their lives are as near the longest as may be."""
     by_a_step = lives.longer(wanted[np.maximum(wanted[:, 1], wanted[:, 3]) == 1], room)
     able = 1 + _PAIRS // max(1, len(lives.size)) ** 2
@@ -196,11 +198,11 @@ def _among_others(lives: Lives, longest: Lives, wanted: Numbers, room: int) -> I
         found = placed(least.ends, longest.ends, lives.size, lives.steps, room, min(able, most))
         if found:
             first, last, offsets = found
-            yield Slab(Lives(lives.values, lives.steps, first, last), offsets)
+            yield Slab(Lifetimes(lives.values, lives.steps, first, last), offsets)
             return
 
 
-def _evenly(lives: Lives, wanted: Numbers, plain: Slab, room: int) -> Iterator[Slab]:
+def _evenly(lives: Lifetimes, wanted: Numbers, plain: Slab, room: int) -> Iterator[Slab]:
     """Lives stretched while no step has too many bytes."""
     limit = room
     for tried in range(_BY_MISSING + _BY_EIGHTHS):
@@ -281,20 +283,18 @@ def _owners(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
         begin = left + (edges[left] < low[at])  # where the buffer's own edge is
         keeps = right == length or edges[right] > high[at]
         behind, end = owners[right - 1], begin + 1 + keeps
-        if end > right:
-            for place in range(length - 1, right - 1, -1):
-                edges[place + end - right], owners[place + end - right] = (
-                    edges[place],
-                    owners[place],
-                )
-        elif end < right:
-            for place in range(right, length):
-                edges[place + end - right], owners[place + end - right] = (
-                    edges[place],
-                    owners[place],
-                )
+        _moved(edges, right, length, end - right)
+        _moved(owners, right, length, end - right)
         length += end - right
         edges[begin], owners[begin] = low[at], at
         if keeps:
             edges[begin + 1], owners[begin + 1] = high[at], behind
     return begins, np.array(found, np.int64)
+
+
+@compiled
+def _moved(column: Numbers, first: int, end: int, by: int) -> None:
+    """Numbers from the first to the end moved by so many places, in place."""
+    for place in range(end - first):
+        at = end - 1 - place if by > 0 else first + place
+        column[at + by] = column[at]

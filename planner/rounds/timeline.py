@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.rounds.compiled import Numbers, compiled, earlier, flat
+from planner.rounds.compiled import Numbers, compiled, flat, followers, predecessors
 
 Needs = Sequence[Sequence[int]]
 """The ops that every op of a round waits for, by position. An op of the round before has its
@@ -48,7 +48,7 @@ class _Graph(NamedTuple):
 
 def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
     begins, waits = flat(needs)
-    queued = earlier(queues, len(us), -2 * len(us) - 1)
+    queued = predecessors(queues, len(us), -2 * len(us) - 1)
     order = _topological(begins, waits, queued)
     if len(order) < len(us):
         raise Deadlock(sorted({*range(len(us))}.difference(order.tolist())))
@@ -59,26 +59,12 @@ def _linked(us: Sequence[int], queues: Queues, needs: Needs) -> _Graph:
 def _topological(begins: Numbers, needs: Numbers, queued: Numbers) -> Numbers:
     """Ops, each behind those of the same round that it waits for; not those that never can be."""
     count = len(queued)
-    waiting, behind = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)
+    behind, later = followers(begins, needs, queued)
+    waiting = np.zeros(count, np.int64)
     for at in range(count):
-        for place in range(begins[at], begins[at + 1]):
-            if needs[place] >= 0:
-                waiting[at] += 1
-                behind[needs[place] + 1] += 1
-        if queued[at] >= 0:
-            waiting[at] += 1
-            behind[queued[at] + 1] += 1
-    for at in range(count):
-        behind[at + 1] += behind[at]
-    ends, followers = behind[:-1].copy(), np.zeros(behind[-1], np.int64)
-    for at in range(count):
-        for place in range(begins[at], begins[at + 1]):
-            if needs[place] >= 0:
-                followers[ends[needs[place]]] = at
-                ends[needs[place]] += 1
-        if queued[at] >= 0:
-            followers[ends[queued[at]]] = at
-            ends[queued[at]] += 1
+        for place in range(behind[at], behind[at + 1]):
+            if at + later[place] < count:
+                waiting[at + later[place]] += 1
     order, known = np.zeros(count, np.int64), 0
     for at in range(count):
         if not waiting[at]:
@@ -89,11 +75,12 @@ def _topological(begins: Numbers, needs: Numbers, queued: Numbers) -> Numbers:
         at = order[done]
         done += 1
         for place in range(behind[at], behind[at + 1]):
-            later = followers[place]
-            waiting[later] -= 1
-            if not waiting[later]:
-                order[known] = later
-                known += 1
+            other = at + later[place]
+            if other < count:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    order[known] = other
+                    known += 1
     return order[:known]
 
 

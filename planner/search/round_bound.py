@@ -24,7 +24,7 @@ class _Own(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _own(costs: TaskCosts, first: int, end: int, mode: Mode, links: Links) -> _Own:
-    """What layers first..end-1 cost as a shard in this mode."""
+    """The µs of layers first..end-1 as a shard in this mode."""
     shard, count = costs.shard(first, end), costs.microbatches
     ways = [mode.of(m, count) for m in range(count)] if mode.recomputed else [mode] * count
     comes = links.cast_us(shard.param_bytes) if shard.cast else links.prefetch_us(shard.param_bytes)

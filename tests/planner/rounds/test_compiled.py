@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from planner.rounds.compiled import Numbers, compiled, earlier, flat
+from planner.rounds.compiled import Numbers, compiled, flat, predecessors
 
 
 def test_lists_follow_each_other_flat() -> None:
@@ -16,7 +16,7 @@ def test_lists_follow_each_other_flat() -> None:
 
 
 def test_an_op_follows_the_one_before_it_and_the_first_the_last_of_the_round_before() -> None:
-    assert earlier([[2, 0], [3]], 5, -11).tolist() == [2, -11, -5, -2, -11]
+    assert predecessors([[2, 0], [3]], 5, -11).tolist() == [2, -11, -5, -2, -11]
 
 
 def test_what_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
