@@ -25,7 +25,6 @@ from profiles.console import heard
 T = TypeVar("T")
 R = TypeVar("R")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_COLLECTED = 200_000  # new objects between two looks for garbage
 _AHEAD = 64  # values that are begun while the first of them is waited for
 
 
@@ -80,20 +79,21 @@ def _begun(function: Callable[[T, Effort], R], effort: Effort, pair: tuple[float
     """The function of an item that begins now, with this part of the time that is left."""
     part, item = pair
     share = max(0.0, effort.left) * part
-    with _seldom_collected():
+    with _uncollected():
         return function(item, replace(effort, deadline=time.monotonic() + share))
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Searches make many small objects, which are freed without the garbage collector: looking for
-    circles after every 700 of them takes a sixth of the time."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECTED, *before[1:])
+def _uncollected() -> Iterator[None]:
+    """Searches make many small objects, which are freed without the garbage collector: to look for
+    circles among those that stay takes a tenth of the time, and finds none."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
