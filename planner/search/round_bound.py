@@ -1,9 +1,11 @@
-"""A time that a strategy's round is not below, from what its shards cost: nothing is laid out."""
+"""A time, and bytes, that a strategy's round is not below, from what its shards cost: nothing is
+laid out."""
 
 from functools import lru_cache
 from typing import NamedTuple
 
 from planner.shards import Links, Mode, Strategy, TaskCosts, backward_us, forward_us
+from profiles.codec import align
 
 
 class _Own(NamedTuple):
@@ -20,6 +22,17 @@ class _Own(NamedTuple):
     out: int
     host: int
     back: int | None
+
+
+class _Held(NamedTuple):
+    """Bytes that live because of one shard: those that stay; in the step of its last backward, and
+    of them its boundary; before it, in those of shards above, and behind it in those below."""
+
+    stays: int
+    own: int
+    boundary: int
+    before: int
+    behind: int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -113,3 +126,43 @@ def _late(strategy: Strategy, own: list[_Own]) -> list[int]:
         else:
             found.append(0)
     return found
+
+
+def round_bound_bytes(strategy: Strategy) -> int:
+    """Bytes that the strategy's round takes of its device at least: the reserve, what stays, and
+    what else lives in the step of a shard's last backward, of the shard for which that is most.
+
+    Then parameters that are kept for shards below are there, and boundaries that backwards are yet
+    to come to, with the gradients that come to this one; its own parameters and gradients, what it
+    packed and, where its update follows at once, its state. Gradients of a block are there since
+    its first microbatch and, where updates wait for norms, all that the device updates."""
+    held = [_held(strategy, k) for k in range(len(strategy.modes))]
+    before, most, behind, comes = sum(one.before for one in held), 0, 0, 0
+    for one in reversed(held):
+        before -= one.before
+        most = max(most, before + one.own + comes + behind)
+        behind, comes = behind + one.behind, one.boundary
+    batches = strategy.parts * align(strategy.bytes_of("batch", 0, 0))
+    stays = sum(one.stays for one in held) + align(strategy.costs.task.norm_bytes) + batches
+    return strategy.reserve_bytes + stays + most
+
+
+def _held(strategy: Strategy, k: int) -> _Held:
+    """The bytes that live because of shard k."""
+    shard, mode, noted = strategy.shards[k], strategy.modes[k], strategy.costs.noted
+    param, grad, state = map(align, (shard.param_bytes, shard.grad_bytes, shard.state_bytes))
+    moves, streams = mode.params != "resident", mode.update == "device-streamed"
+    slots = 1 if k > strategy.bottom else strategy.parts  # of a block one microbatch at a time
+    boundary = slots * align(strategy.bytes_of("x", k, 0)) if k else 0
+    packed = align(strategy.bytes_of("saved", k, 0)) if mode.activations == "offload" else 0
+    packed *= 1 if mode.recomputed else strategy.ring
+    followed = state if streams and grad and not noted else 0
+    return _Held(
+        stays=param * (not moves) + state * (mode.update == "device"),
+        own=param * moves + grad + followed + boundary + packed,
+        boundary=boundary,
+        before=param * (mode.params == "kept")
+        + grad * strategy.in_block(k)
+        + boundary * (not mode.spilled),
+        behind=(grad + param * (moves and streams)) * (noted and mode.update != "host"),
+    )

@@ -19,7 +19,7 @@ from planner.inputs import Effort, Limits
 from planner.lowering import DeviceRound, fitted, least_bytes
 from planner.search.local_search import exchanged, improve, score
 from planner.search.packed import Packed
-from planner.search.round_bound import round_bound_us
+from planner.search.round_bound import round_bound_bytes, round_bound_us
 from planner.search.shares import short_device, short_host
 from planner.search.starts import Starts
 from planner.shards import PLENTY, Links, Planned, Strategy
@@ -277,6 +277,8 @@ class Search:
 
     def _round(self, strategy: Strategy) -> DeviceRound | None:
         """The strategy laid out, or None when it does not fit."""
+        if round_bound_bytes(strategy) > self.device_bytes:
+            return None
         fits = fitted(strategy, self.host_bytes)
         return lay_out_on(fits, self.links, self.device_bytes) if fits else None
 

@@ -23,7 +23,7 @@ from planner.errors import Infeasible
 from planner.lowering import PipelineRound
 from planner.lowering.round import DeviceRound
 from planner.rounds import hydra
-from planner.search.round_bound import round_bound_us
+from planner.search.round_bound import round_bound_bytes, round_bound_us
 from planner.search.task import Search
 from planner.shards.costs import TaskCosts, microbatch_costs
 from planner.shards.cuts import cut_points
@@ -266,13 +266,26 @@ def test_one_program_says_of_every_part_what_a_new_one_says(seed: int, plan: boo
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
-def test_no_round_is_shorter_than_its_streams_have_work(
+def test_no_round_is_shorter_than_its_streams_have_work_or_takes_less_than_lives_in_it(
     seed: int, norms: bool, lumped: bool, urgent: bool
 ) -> None:
-    """What keeps the search from simulating a strategy is true of those that it simulates."""
+    """What keeps the search from laying a strategy out is true of those that it lays out."""
     rng = random.Random(seed)
     case = small(seed, rng.randint(1, 6), norms=norms)
     strategy = replace(some_choice(case, rng), lumped=lumped, urgent=urgent)
     assert (
         round_bound_us(strategy, case.links) <= DeviceRound(strategy, case.links, 1 << 40).period_us
     )
+    assert round_bound_bytes(strategy) <= DeviceRound(strategy, case.links).device_bytes
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_of_whole_or_streamed_models_it_is_known_what_they_take(norms: bool) -> None:
+    """Strategies that do not fit are seldom laid out."""
+    case = small(3, 5, norms=norms)
+    starts = Search(case.task, case.links, case.device_bytes).starts
+    costs = starts.sizes[0]
+    finest, *_ = starts.ladder(costs)
+    for strategy in (starts.whole(costs), *starts.streamed(costs, finest)):
+        takes = DeviceRound(strategy, case.links).device_bytes
+        assert round_bound_bytes(strategy) >= 0.98 * takes
