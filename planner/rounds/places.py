@@ -27,8 +27,8 @@ def placed(
     whole = least[1] - least[0] + 1 >= steps
     order = in_turn(*least, size, steps)
     for _ in range(tries):
-        first, last = wished[0].copy(), wished[1].copy()
-        offsets, missing = _placed(*least, first, last, size, order, steps, room)
+        first, last = now = wished[0].copy(), wished[1].copy()
+        offsets, missing = _placed(least, wished, now, size, order, steps, room)
         if missing < 0:
             return first, last, offsets
         rank = np.where(whole, 0, 2)
@@ -73,75 +73,57 @@ def lowest(first: Numbers, last: Numbers, size: Numbers, order: Numbers, steps: 
 
 @compiled
 def _placed(
-    least_first: Numbers,
-    least_last: Numbers,
-    first: Numbers,
-    last: Numbers,
-    size: Numbers,
-    order: Numbers,
-    steps: int,
-    room: int,
+    least: Ends, wished: Ends, now: Ends, size: Numbers, order: Numbers, steps: int, room: int
 ) -> tuple[Numbers, int]:
-    """Offsets, one value after the other, and the first that has none, or -1. first, last: as
-    wished; cut in place.
+    """Offsets, one value after the other, and the first that has none, or -1. now: as wished; cut
+    in place.
 
     A value goes where least is lost: the sum of the squares of the steps by which it is cut, and
     by which those already there are cut for its least life; they are cut a little rather than one
     of them a lot."""
-    wished_first, wished_last = first.copy(), last.copy()
     offsets, spans, count, bottom, largest = np.zeros_like(size), np.zeros_like(order), 0, 0, 0
     for at in order:
-        if least_last[at] - least_first[at] + 1 >= steps:
+        if least[1][at] - least[0][at] + 1 >= steps:
             offsets[at] = bottom
             bottom += size[at]
             continue
+        there = spans[:count]
+        low, high = offsets[there], offsets[there] + size[there]
+        losses, ahead, behind = _beside(at, there, least, wished, now, steps)
+        wanted = least[0][at] - wished[0][at], wished[1][at] - least[1][at]
         best, cost, before, after = -1, np.int64(0), 0, 0
         for way in range(-1, 2 * count):  # at the bottom, above another, below another
             offset = bottom
             if way >= count:
-                offset = offsets[spans[way - count]] - size[at]
+                offset = low[way - count] - size[at]
             elif way >= 0:
-                offset = offsets[spans[way]] + size[spans[way]]
+                offset = high[way]
             if offset < bottom or offset + size[at] > room or (not cost and 0 <= best <= offset):
                 continue
-            earlier, later = least_first[at] - first[at], last[at] - least_last[at]
-            lost, free = np.int64(0), True
-            place = _above(offsets, spans, count, offset - largest)
-            while free and place < count and offsets[spans[place]] < offset + size[at]:
+            earlier, later, lost, free = wanted[0], wanted[1], np.int64(0), True
+            place = _above(low, offset - largest)
+            while free and place < count and low[place] < offset + size[at]:
                 if best >= 0 and lost > cost:
                     break
-                other = spans[place]
+                if high[place] > offset:
+                    free = losses[place] >= 0
+                    lost += losses[place]
+                    earlier, later = min(earlier, ahead[place]), min(later, behind[place])
                 place += 1
-                if offsets[other] + size[other] <= offset:
-                    continue
-                ahead = (least_first[at] - least_last[other]) % steps - 1  # steps between
-                behind = (least_first[other] - least_last[at]) % steps - 1
-                own, its = least_last[at] - least_first[at], least_last[other] - least_first[other]
-                free = ahead + behind + own + its + 2 == steps and min(ahead, behind) >= 0
-                taken = min(last[other] - least_last[other], ahead)
-                lost += (wished_last[other] - least_last[other] - taken) ** 2
-                lost -= (wished_last[other] - last[other]) ** 2
-                earlier = min(earlier, ahead - taken)
-                taken = min(least_first[other] - first[other], behind)
-                lost += (least_first[other] - taken - wished_first[other]) ** 2
-                lost -= (first[other] - wished_first[other]) ** 2
-                later = min(later, behind - taken)
-            lost += (least_first[at] - earlier - wished_first[at]) ** 2
-            lost += (wished_last[at] - least_last[at] - later) ** 2
+            lost += (wanted[0] - earlier) ** 2 + (wanted[1] - later) ** 2
             if free and (best < 0 or lost < cost or (lost == cost and offset < best)):
                 best, cost, before, after = offset, lost, earlier, later
         if best < 0:
             return offsets, at
         offsets[at] = best
-        first[at], last[at] = least_first[at] - before, least_last[at] + after
-        for place in range(count):
-            other = spans[place]
+        now[0][at], now[1][at] = least[0][at] - before, least[1][at] + after
+        for other in there:
             if offsets[other] < best + size[at] and best < offsets[other] + size[other]:
-                ahead = (least_first[at] - least_last[other]) % steps - 1
-                behind = (least_first[other] - least_last[at]) % steps - 1
-                last[other] = min(last[other], least_last[other] + ahead)
-                first[other] = max(first[other], least_first[other] - behind)
-        place = _above(offsets, spans, count, best)
+                ahead_of = (least[0][at] - least[1][other]) % steps - 1
+                behind_of = (least[0][other] - least[1][at]) % steps - 1
+                now[1][other] = min(now[1][other], least[1][other] + ahead_of)
+                now[0][other] = max(now[0][other], least[0][other] - behind_of)
+        place = _above(low, best)
         spans[place + 1 : count + 1] = spans[place:count].copy()
         spans[place] = at
         count += 1
@@ -150,12 +132,37 @@ def _placed(
 
 
 @compiled
-def _above(offsets: Numbers, spans: Numbers, count: int, offset: int) -> int:
-    """The place of the first of these spans that begins above an offset."""
-    low, high = 0, count
+def _beside(
+    at: int, others: Numbers, least: Ends, wished: Ends, now: Ends, steps: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """For each of the others what is lost of it if this value has some of its bytes, or -1 where
+    not even the least lives leave each other these; and the steps that are then free before this
+    value's least life, and after it."""
+    (first, last), (early, late), (begin, end) = least, wished, now
+    losses, before, after = np.empty_like(others), np.empty_like(others), np.empty_like(others)
+    for place in range(len(others)):
+        other = others[place]
+        ahead = (first[at] - last[other]) % steps - 1  # steps between
+        behind = (first[other] - last[at]) % steps - 1
+        both = last[at] - first[at] + last[other] - first[other] + 2
+        losses[place] = -1
+        if ahead + behind + both == steps and min(ahead, behind) >= 0:
+            low = first[other] - min(first[other] - begin[other], behind)
+            high = last[other] + min(end[other] - last[other], ahead)
+            losses[place] = (late[other] - high) ** 2 - (late[other] - end[other]) ** 2
+            losses[place] += (low - early[other]) ** 2 - (begin[other] - early[other]) ** 2
+            before[place] = ahead - (high - last[other])
+            after[place] = behind - (first[other] - low)
+    return losses, before, after
+
+
+@compiled
+def _above(begins: Numbers, offset: int) -> int:
+    """The place of the first of ascending numbers that is above an offset."""
+    low, high = 0, len(begins)
     while low < high:
         middle = (low + high) // 2
-        if offsets[spans[middle]] <= offset:
+        if begins[middle] <= offset:
             low = middle + 1
         else:
             high = middle
