@@ -55,7 +55,7 @@ class Lives:
         self.count = [own[-1] + 1 if own else 0 for own in steps]
         self.pause = [max(_PAUSE, len(own) // _PARTS) if pauses else len(own) for own in steps]
         self.rings: dict[tuple[int, str], _Ring] = {}
-        self.held: dict[tuple[int, str, int], int] = {}  # slots, by what is in them
+        self.held: dict[tuple[int, str, int], tuple[int, str]] = {}  # slots, by what is in them
         self.single: dict[tuple[int, str], _Single] = {}
 
     def step(self, device: int, turn: int) -> int:
@@ -80,7 +80,9 @@ class Lives:
     def take(self, device: int, item: Item, microbatch: int, since: int | None = None) -> str:
         """A slot of a device, from now on or since an earlier turn."""
         turn = self.now[device] if since is None else since
-        ring = self.rings.setdefault((device, item.name), _Ring(item, deque(), []))
+        ring = self.rings.get((device, item.name))
+        if ring is None:
+            ring = self.rings[device, item.name] = _Ring(item, deque(), [])
         while ring.free and ring.free[0][1] < turn - self.pause[device]:
             ring.free.popleft()
         if ring.free and ring.free[0][1] < turn:
@@ -88,8 +90,9 @@ class Lives:
         else:
             slot = len(ring.lives)
             ring.lives.append((turn, turn))
-        self.held[device, item.name, microbatch] = slot
-        return f"{item.name}.{slot}"
+        name = f"{item.name}.{slot}"
+        self.held[device, item.name, microbatch] = slot, name
+        return name
 
     def receive(self, device: int, item: Item, microbatch: int) -> str:
         """A slot for what comes to a device during the turn that it is in."""
@@ -97,13 +100,13 @@ class Lives:
 
     def find(self, device: int, item: Item, microbatch: int) -> str | None:
         """The slot that has it, None where none does."""
-        slot = self.held.get((device, item.name, microbatch))
-        return None if slot is None else f"{item.name}.{slot}"
+        held = self.held.get((device, item.name, microbatch))
+        return held and held[1]
 
     def give(self, device: int, item: Item, microbatch: int, after: int = 0) -> None:
         """The slot is free after this turn, or so many more."""
         ring, turn = self.rings[device, item.name], self.now[device] + after
-        slot = self.held.pop((device, item.name, microbatch))
+        slot, _ = self.held.pop((device, item.name, microbatch))
         ring.free.append((slot, turn))
         first, last = ring.lives[slot]
         ring.lives[slot] = first, max(last, turn)

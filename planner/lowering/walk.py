@@ -48,7 +48,7 @@ class Walk:
         self.lives = Lives(steps, pauses=not strategy.stretches)
         self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
-        self.items: dict[tuple[str, int, int], Item] = {}
+        self.items: dict[tuple[str, int, int, str], Item] = {}
         self.batches = list[Turn]()  # that come first, and stay
         if isinstance(strategy, Strategy):
             self.batches += (Turn(0, "P", 0, m, strategy.each) for m in range(strategy.parts))
@@ -263,22 +263,23 @@ class Walk:
 
     def _boundary(self, letter: str, k: int, m: int) -> Item:
         """The boundary before a shard, x or y, its gradient, d or g, or what a forward packs, a."""
-        number = k % 2 if self.strategy.evaluates else k  # those of two shards are there at once
-        return self._item(letter, k, m, f"{letter}{number}")
+        return self._item(letter, k, m)
 
     def _down(self, letter: str, k: int, m: int) -> Item:
         """The same as backwards have it: what came back from the host has slots of its own, where
         these live no longer than it is there."""
         back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
         if back and self.strategy.stretches:
-            return self._item(letter, k, m, f"{letter}{k}b")
-        return self._boundary(letter, k, m)
+            return self._item(letter, k, m, "b")
+        return self._item(letter, k, m)
 
-    def _item(self, letter: str, k: int, m: int, name: str) -> Item:
-        found = self.items.get((name, k, m))
+    def _item(self, letter: str, k: int, m: int, back: str = "") -> Item:
+        found = self.items.get((letter, k, m, back))
         if found is None:
+            number = k % 2 if self.strategy.evaluates else k  # of two shards are there at once
             size = self.strategy.bytes_of(_ROLES[letter], k, m)
-            found = self.items[name, k, m] = Item(name, k, _ROLES[letter], size)
+            found = Item(f"{letter}{number}{back}", k, _ROLES[letter], size)
+            self.items[letter, k, m, back] = found
         return found
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:

@@ -6,9 +6,9 @@ bytes too; across the end of the round, for those of the round before (`@-1`). E
 order or other edges imply are left out.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -31,9 +31,9 @@ def dependencies(
     touched those (write after read or write across buffers); later accesses follow that write.
     Buffers that are not listed must be disjoint.
     """
-    codes: dict[str, int] = {}
+    codes: dict[str, int] = defaultdict(count().__next__)
     reads, writes = (
-        flat([[codes.setdefault(name, len(codes)) for name in one] for one in touched])
+        flat([[codes[name] for name in one] for one in touched])
         for touched in ([e.reads.values() for e in entries], [e.writes.values() for e in entries])
     )
     taken = flat([[codes[other] for other in before.get(b, ()) if other in codes] for b in codes])

@@ -81,7 +81,7 @@ class Search:
     host_bytes: int = PLENTY
     cast: bool = False
     tried: int = 0
-    made: dict[object, DeviceRound] = field(default_factory=dict, init=False)  # by guides
+    made: dict[object, DeviceRound | None] = field(default_factory=dict, init=False)
     plain: bool = False  # whether plain training was found to be good enough
 
     @cached_property
@@ -245,10 +245,9 @@ class Search:
             overs = []
             for evened in (False, True):
                 strategy = rounded(guide, groups, effort, even=evened)
-                fits = fitted(strategy, self.host_bytes)
+                fits = self._made(strategy)
                 missing = 0 if fits else least_bytes(strategy) - self.host_bytes
-                made = DeviceRound(fits or strategy, self.links, self.device_bytes)
-                made = self.made.setdefault(made.strategy.key, made)
+                made = fits or DeviceRound(strategy, self.links, self.device_bytes)
                 over = made.device_bytes - self.device_bytes
                 if over <= 0 and fits:
                     yield made
@@ -279,8 +278,16 @@ class Search:
         """The strategy laid out, or None when it does not fit."""
         if round_bound_bytes(strategy) > self.device_bytes:
             return None
-        fits = fitted(strategy, self.host_bytes)
-        return lay_out_on(fits, self.links, self.device_bytes) if fits else None
+        made = self._made(strategy)
+        return made if made and made.device_bytes <= self.device_bytes else None
+
+    def _made(self, strategy: Strategy) -> DeviceRound | None:
+        """The strategy's round, made once; None where the host has too little for it."""
+        key = strategy.key, strategy.lumped
+        if key not in self.made:
+            fits = fitted(strategy, self.host_bytes)
+            self.made[key] = DeviceRound(fits, self.links, self.device_bytes) if fits else None
+        return self.made[key]
 
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else

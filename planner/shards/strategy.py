@@ -29,7 +29,7 @@ class Planned:
         """The mode of a shard's microbatch."""
         return self.modes[k].of(m, self.costs.microbatches)
 
-    @property
+    @cached_property
     def last(self) -> int:
         """The last shard's number."""
         return len(self.cuts) - 2
@@ -113,12 +113,12 @@ class Strategy(Planned):
         """Microbatches in an op."""
         return self.costs.microbatches // self.parts
 
-    @property
+    @cached_property
     def packs(self) -> bool:
         """True if some shard packs activations."""
         return any(mode.activations == "offload" for mode in self.modes)
 
-    @property
+    @cached_property
     def ring(self) -> int:
         """Buffers of a part each that packed microbatches take turns in."""
         return min(self.parts, max(1, self.depth * self.parts // self.costs.microbatches))

@@ -2,6 +2,7 @@
 computes), and buffers that lie one after the other."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from planner.shards.shard_cost import Links
@@ -73,6 +74,7 @@ class Value(NamedTuple):
     number: int = 0
 
 
+@lru_cache(maxsize=1 << 12)  # asked for every value of every op
 def buffer_name(space: int | str, name: str) -> str:
     """The name of the buffer of a value: on a device with its number in front."""
     return name if space == "host" else f"{space}/{name}"
