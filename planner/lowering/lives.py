@@ -119,7 +119,7 @@ class Lives:
         if old is None:
             self.single[device, name] = _Single(size, role, number, since, until)
         elif old.until < until:
-            self.single[device, name] = old._replace(until=until)
+            self.single[device, name] = _Single(*old[:-1], until)
         return name
 
     def values(self) -> Iterator[Value]:

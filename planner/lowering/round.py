@@ -49,7 +49,7 @@ from planner.rounds import (
     without,
 )
 from planner.shards import SCALARS_BYTES, Links, Strategy
-from plans.ops import Lane, OpKind, OpName, Stream
+from plans.ops import Lane, OpKind, Stream
 from plans.schema import Memory, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
@@ -119,13 +119,13 @@ class Round(Generic[S]):
         """Copies are wanted in the order of meaning; updates on the host in the order of the next
         forward or, where gradients must make room, in that; copies out as the strategy says."""
         entries, rank = self.entries, list(range(len(self.entries)))
-        position = {item.name: at for at, item in enumerate(entries)}
-        task = self.strategy.costs.task.name
-        for place, k in enumerate(order):
-            rank[position[OpName(task, "s", k, OpKind.UPDATE, 0)]] = place
-        norms = position.get(OpName(task, "norm", 0, OpKind.SPILL, 0))
-        if norms is not None:
-            rank[norms] = 0  # few bytes that all updates on the host wait for
+        place, norms = {k: place for place, k in enumerate(order)}, None
+        for at, item in enumerate(entries):
+            name = item.name
+            if name.kind is OpKind.UPDATE:
+                rank[at] = place.get(name.number, at)
+            elif name.item == "norm" and name.kind is OpKind.SPILL and not name.index:
+                norms, rank[at] = at, 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
             again = {(v.role, v.number): v.out.again for v in self.walk.values[0] if v.out}
             for at, item in enumerate(entries):

@@ -33,7 +33,7 @@ def computes(strategy: PipelineStrategy | Strategy, turn: Turn) -> bool:
 def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> int:
     """µs that a turn computes, packing left out."""
     k, kind, m = turn.shard, turn.kind, turn.number
-    shard, up = strategy.shards[k], range(k, strategy.last)
+    shard = strategy.shards[k]
     match kind:
         case "R":
             return links.add_us(shard.grad_bytes)
@@ -42,9 +42,10 @@ def turn_us(strategy: PipelineStrategy | Strategy, turn: Turn, links: Links) -> 
         case "U":
             return shard.update_device_us if computes(strategy, turn) else 0
         case "block":
+            up = range(k, strategy.last)
             ways = [("F", j) for j in up] + [("B", j) for j in (*up, strategy.last)]
         case _:
-            ways = [(kind, k)]
+            return turn.each * pass_us(strategy.cost(k, m), strategy.mode(k, m), kind)
     return turn.each * sum(pass_us(strategy.cost(j, m), strategy.mode(j, m), p) for p, j in ways)
 
 

@@ -261,25 +261,23 @@ class Walk:
     def _batch_of(self, m: int) -> Item:
         return Item("batch", 0, "batch", self.strategy.bytes_of("batch", 0, m))
 
-    def _boundary(self, letter: str, k: int, m: int) -> Item:
-        """The boundary before a shard, x or y, its gradient, d or g, or what a forward packs, a."""
-        return self._item(letter, k, m)
-
     def _down(self, letter: str, k: int, m: int) -> Item:
         """The same as backwards have it: what came back from the host has slots of its own, where
         these live no longer than it is there."""
         back = letter == "a" or (letter == "x" and self.strategy.modes[k].spilled)
         if back and self.strategy.stretches:
-            return self._item(letter, k, m, "b")
-        return self._item(letter, k, m)
+            return self._boundary(letter, k, m, "b")
+        return self._boundary(letter, k, m)
 
-    def _item(self, letter: str, k: int, m: int, back: str = "") -> Item:
-        found = self.items.get((letter, k, m, back))
+    def _boundary(self, letter: str, k: int, m: int, back: str = "") -> Item:
+        """The boundary before a shard, x or y, its gradient, d or g, or what a forward packs, a.
+        back: as it came back."""
+        key = letter, k, m if self.strategy.costs_each else 0, back
+        found = self.items.get(key)
         if found is None:
             number = k % 2 if self.strategy.evaluates else k  # of two shards are there at once
             size = self.strategy.bytes_of(_ROLES[letter], k, m)
-            found = Item(f"{letter}{number}{back}", k, _ROLES[letter], size)
-            self.items[letter, k, m, back] = found
+            found = self.items[key] = Item(f"{letter}{number}{back}", k, _ROLES[letter], size)
         return found
 
     def _waits(self, k: int, m: int) -> Iterator[Item]:

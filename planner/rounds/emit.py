@@ -30,6 +30,7 @@ from plans.schema import Role
 
 _BLOCK = 999  # the index of an op that stands for many
 
+_KINDS = {kind.value: kind for kind in OpKind}
 _LANES = {"P": Lane.H2D, "S": Lane.D2H, "X": Lane.P2P}
 
 TurnKind = Literal["P", "F", "B", "I", "W", "R", "N", "U", "block"]
@@ -135,6 +136,7 @@ class Emitter:
         self.copied = {(name.kind, name.item, name.number): name.index for name in names}
         self.begun: set[tuple[int, int]] = set()  # device and shard of gradients that are added to
         self.noted = False  # norms of some shard
+        self.passes: dict[object, _Work] = {}
 
     def entries(self, visits: Iterable[Visit]) -> Iterator[Entry]:
         """The ops of all visits."""
@@ -145,7 +147,7 @@ class Emitter:
 
     def _entry(self, visit: Visit) -> Entry:
         device, letter, k, m, each, _ = visit.turn
-        kind, lane, at = OpKind(letter), Lane.COMPUTE, self._at
+        kind, lane, at = _KINDS[letter], Lane.COMPUTE, self._at
         name = OpName(self.task, "s", k, kind, m)
         match kind:
             case OpKind.PREFETCH:
@@ -153,10 +155,8 @@ class Emitter:
                 one = self.each[m] if self.each else self.costs
                 us, lane = self.links.prefetch_us(one.batch_bytes * each), Lane.H2D
                 work = _Work(us, [], ["batch"])
-            case OpKind.FORWARD:
-                work = self._forward(visit)
-            case OpKind.BACKWARD | OpKind.INPUT_GRAD | OpKind.WEIGHT_GRAD:
-                work = self._backward(visit)
+            case OpKind.FORWARD | OpKind.BACKWARD | OpKind.INPUT_GRAD | OpKind.WEIGHT_GRAD:
+                work = self._pass(visit.turn)
             case OpKind.REDUCE:
                 grad, other = self.shards[k].grad_bytes, ["grad", "other"]
                 work = _Work(self.links.add_us(grad), cast("list[Role]", other), ["grad"])
@@ -173,7 +173,7 @@ class Emitter:
     def copies(self, copies: Iterable[Copy]) -> Iterator[Entry]:
         """Ops of these copies; none of what has no bytes, or is made from masters on the host."""
         for copy in copies:
-            kind, k, us = OpKind(copy.kind), copy.number, copy.us(self.links)
+            kind, k, us = _KINDS[copy.kind], copy.number, copy.us(self.links)
             cast = kind != "X" and copy.role == "param" and self.shards[k].cast
             if not copy.bytes or (cast and kind == "S"):
                 continue
@@ -209,10 +209,21 @@ class Emitter:
         """The mode of its shard's microbatch."""
         return self.modes[turn.shard].of(turn.number, self.costs.microbatches)
 
-    def _forward(self, visit: Visit) -> _Work:
+    def _pass(self, turn: Turn) -> _Work:
+        """F, B, I or W: the same for all microbatches that cost the same and are treated so."""
+        _, kind, k, m, each, _ = turn
+        mode, adds = self._mode(turn), (turn.device, k) in self.begun
+        key = kind, k, each, mode.activations, adds, m if self.each else 0
+        if key not in self.passes:
+            found = self._forward(turn, mode) if kind == "F" else self._backward(turn, mode, adds)
+            self.passes[key] = found
+        if "grad" in self.passes[key].writes:
+            self.begun.add((turn.device, k))
+        return self.passes[key]
+
+    def _forward(self, turn: Turn, mode: Mode) -> _Work:
         """F. The last shard's, of an evaluation, gives the loss."""
-        k, each = visit.turn.shard, visit.turn.each
-        cost, mode, loss = self._cost(visit.turn), self._mode(visit.turn), k == self.last
+        k, each, cost, loss = turn.shard, turn.each, self._cost(turn), turn.shard == self.last
         us = each * (cost.graph_forward_us if loss else forward_us(cost, mode))
         takes = cost.backward_transient_bytes if loss else transient_bytes(cost, mode, "F")
         packs = mode.activations == "offload" and not loss
@@ -222,15 +233,11 @@ class Emitter:
         reads = _roles(param=cost.param_bytes, tied=tied, x=k, batch=not k or loss)
         return _Work(us, reads, _roles(y=not loss, saved=packs), takes)
 
-    def _backward(self, visit: Visit) -> _Work:
+    def _backward(self, turn: Turn, mode: Mode, adds: bool) -> _Work:
         """B, or one of its halves: I gives the gradients of the input, W those of the weights,
-        which it adds to those of microbatches before."""
-        device, kind, k, _, each, _ = visit.turn
-        cost, mode, loss = self._cost(visit.turn), self._mode(visit.turn), k == self.last
+        which it adds to those of microbatches before, if there were any."""
+        kind, k, cost, loss = turn.kind, turn.shard, self._cost(turn), turn.shard == self.last
         gives, learns = kind != "W", kind != "I" and cost.grad_bytes > 0
-        adds = learns and (device, k) in self.begun
-        if learns:
-            self.begun.add((device, k))
         reads = _roles(
             param=cost.param_bytes,
             x=k,
@@ -239,10 +246,10 @@ class Emitter:
             saved=mode.activations == "offload",
             tied=cost.tie == "holder",
             tie=gives and cost.tie and k != self.top,
-            grad=adds,
+            grad=learns and adds,
         )
         writes = _roles(grad=learns, tie=gives and cost.tie and k != self.owner, dx=gives and k)
-        us = each * pass_us(cost, mode, kind)
+        us = turn.each * pass_us(cost, mode, kind)
         return _Work(us, reads, writes, transient_bytes(cost, mode, kind))
 
     def _note(self, k: int) -> _Work:
