@@ -14,7 +14,10 @@ from support.strategies import Small, faster, fitted, small
 from planner import Infeasible, build
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
+from planner.lowering import host_bytes
+from planner.search import task
 from planner.search.task import Candidate, Search, lay_out_on
+from planner.shards import Strategy
 from planner.shards.shard_cost import Links
 from profiles.codec import pretty
 from profiles.schema import LayerCost, Time
@@ -89,6 +92,21 @@ def test_what_is_found_fits(seed: int, layers: int) -> None:
         made = fitted(best.strategy, case.links, case.device_bytes)
         assert made
         assert made.period_us == best.program.period_us
+
+
+def test_a_strategy_is_made_once_however_many_starts_lead_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[tuple[object, bool]]()
+
+    def noted(strategy: Strategy, room: int) -> Strategy | None:
+        made.append((strategy.key, strategy.lumped))
+        return host_bytes.fitted(strategy, room)
+
+    monkeypatch.setattr(task, "fitted", noted)
+    case = small(2, 4)
+    assert found(case, case.links, case.device_bytes)
+    assert len(made) == len({*made}) > 10
 
 
 def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
