@@ -12,6 +12,7 @@ from planner.pipelines.modes import ModeProgram, chosen_for
 from planner.shards import Links
 
 _SHRINKS = 4  # times that modes are asked for with less memory
+_LONGER = 32  # by 1/n longer rounds are not made with less memory
 NO_ROOM = "does not fit"
 
 
@@ -58,7 +59,8 @@ def all_fitted(
             if all(one.device_bytes <= room for one in made):
                 return made
             took = zip(weights, made, strict=True)
-            if sum(weight * one.period_us for weight, one in took) >= shortest:
+            us = sum(weight * one.period_us for weight, one in took)
+            if us - shortest >= shortest // _LONGER:
                 return "longer with less memory"
             programs = [*map(smaller, programs, made, repeat(room))]
         if least:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec import structs
@@ -12,7 +13,9 @@ from support.cli import planner_cli, refused
 from planner import Infeasible, Problem, build
 from planner.inputs import Effort, parse_layout
 from planner.inputs.layout import OrderName
-from planner.pipelines import best_pipeline
+from planner.lowering import PipelineStrategy
+from planner.pipelines import ModeProgram, best_pipeline, fitting
+from planner.pipelines.modes import Chosen
 from planner.pipelines.ranking import Estimate, rank_ways
 from planner.views.layout import stages
 from plans.schema import Plan
@@ -170,6 +173,44 @@ def test_replicas_of_what_one_device_has_to_run_are_refused() -> None:
     layers = (*mine.layers[:2], structs.replace(mine.layers[2], in_turn=True), *mine.layers[3:])
     with pytest.raises(Infeasible, match="layout 1x2 has replicas of layer2, whose forward"):
         built(one.alike(tasks=(structs.replace(mine, layers=layers),)))
+
+
+@dataclass(frozen=True)
+class Modes:
+    """A program whose rounds take more than there is with the first modes."""
+
+    us: tuple[int, ...]
+    room: int = 1 << 20
+    links: None = None
+
+    @property
+    def device_bytes(self) -> int:
+        return self.room + (len(self.us) > 1)
+
+    @property
+    def period_us(self) -> int:
+        return self.us[0]
+
+
+def test_rounds_a_little_longer_than_others_are_made_with_less_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may turn out shorter; those that are much longer are left."""
+
+    def chosen(programs: Sequence[Modes], *_: object, least: bool) -> Chosen:
+        return Chosen((cast("PipelineStrategy", programs[0]),), 0)
+
+    monkeypatch.setattr(fitting, "chosen_for", chosen)
+    monkeypatch.setattr(fitting, "PipelineRound", lambda strategy, links: strategy)
+    monkeypatch.setattr(fitting, "smaller", lambda program, *_: replace(program, us=program.us[1:]))
+
+    def found(*us: int) -> int | str:
+        program, effort = cast("ModeProgram", Modes(us)), Effort(9e9, 0)
+        made = fitting.fitted(program, Modes(us).room, 1000, effort)
+        return made if isinstance(made, str) else made.period_us
+
+    assert found(1020, 950) == 950
+    assert found(1050, 950) == "longer with less memory"
 
 
 class Ticking(Effort):
