@@ -19,7 +19,7 @@ class Limits:
     search_guides: int = 4  # solutions of the load program that are made into candidates
     search_blocks: int = 2  # of them with the block at other places, one less of those that pack
     search_less: tuple[int, ...] = (2, 4)  # parts of the memory that a guide may do without
-    search_items: int = 64  # of the load program, at most
+    search_items: int = 256  # of the load program, at most
     search_groups: int = 8  # of items, each with two windows of the round
     search_shrinks: int = 4  # times that a solution is asked for with less memory
     search_starts: int = 8  # candidates that are improved a little, twice as many of few ops

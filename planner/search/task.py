@@ -29,6 +29,7 @@ from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
+_LESS = 24  # parts of the memory, one less of which a guide has each time
 _PLACES = 48  # where the block may begin, of many items
 _LITTLE, _FURTHER, _AGAIN = 12, 8, 2  # parts of the ops that improve one start, each time
 
@@ -103,12 +104,21 @@ class Search:
         if not ends:
             ends = self._ends(self._by_cuts(effort), effort)
             ends += self._exchanged(min(ends, key=score), effort)
-        finals = effort.limits.search_finals
-        own = {m.strategy.key: m.strategy for m in sorted(ends, key=score)}
-        exact = (self._round(replace(one, lumped=False)) for one in own.values())
-        found = [(made.strategy, made.program()) for made in islice(filter(None, exact), finals)]
+        found = [(made.strategy, made.program()) for made in self._finals(ends, effort.limits)]
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
         return Candidate(strategy, (program,), self.tried, effort.left > 0)
+
+    def _finals(self, ends: Sequence[DeviceRound], limits: Limits) -> list[DeviceRound]:
+        """The best ends, simulated microbatch by microbatch; more of them while those that were
+        turn out longer than the next one."""
+        found = list[DeviceRound]()
+        for end in sorted({one.strategy.key: one for one in ends}.values(), key=score):
+            least = min((one.period_us for one in found), default=PLENTY)
+            if len(found) >= limits.search_finals and end.period_us >= least:
+                break
+            if made := self._round(replace(end.strategy, lumped=False)):
+                found.append(made)
+        return found
 
     def _by_cuts(self, effort: Effort) -> list[DeviceRound]:
         """The best plan for each way to cut, of those that can be among the best."""
@@ -212,7 +222,7 @@ class Search:
         programs = len(roots) + limits.search_divisions
         found = guides(roots, limits.search_groups, programs, effort)
         for number, guide in enumerate(islice(found, limits.search_guides)):
-            yield from self._realised(guide, effort)
+            yield from self._roomier(guide, effort)
             if guide.terms.microbatches == 1:
                 # The block is the last shard. What is good with less memory is a start as well:
                 # room that is left is filled later.
@@ -224,6 +234,19 @@ class Search:
             elif number < limits.search_blocks - guide.terms.offload:
                 for way in (1, -1):
                     yield from self._along(guide, way, effort)
+
+    def _roomier(self, guide: Solution, effort: Effort) -> Iterator[DeviceRound]:
+        """Rounds of a guide, then of the same with ever less memory, as long as they get shorter:
+        in bytes that nothing takes all round, copies come and go when they are wanted."""
+        least, groups = PLENTY, effort.limits.search_groups
+        now: Solution | None = guide
+        while now:
+            made = list(self._realised(now, effort))
+            yield from made
+            before, least = least, min((one.period_us for one in made), default=PLENTY)
+            room = now.terms.room_bytes - self.device_bytes // _LESS
+            less = replace(now.terms, room_bytes=room)
+            now = again(now, less, groups, effort) if least < before else None
 
     def _along(self, guide: Solution, way: int, effort: Effort) -> Iterator[DeviceRound]:
         """Rounds with the block of a guide begun ever further up (1) or down (-1), until two places

@@ -2,7 +2,9 @@
 
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from support.searches import TENTH
 from support.strategies import Small, faster, fitted, small
 
 from planner import Infeasible, build
+from planner.bounds import Solution, Terms
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
 from planner.lowering import host_bytes
@@ -107,6 +110,64 @@ def test_a_strategy_is_made_once_however_many_starts_lead_to_it(
     case = small(2, 4)
     assert found(case, case.links, case.device_bytes)
     assert len(made) == len({*made}) > 10
+
+
+def rough(key: str, period_us: int) -> Any:
+    """A round by that key, as it is simulated in few ops."""
+    strategy = Keyed(key)
+    return SimpleNamespace(strategy=strategy, period_us=period_us, draft=SimpleNamespace(us=[0]))
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A strategy by its key."""
+
+    key: str
+    lumped: bool = True
+
+
+def search(case: Small) -> Search:
+    return Search(case.task, case.links, case.device_bytes)
+
+
+def test_more_are_simulated_while_the_best_turn_out_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The three best are 30 longer than they seemed; the fourth is not, and the fifth cannot be
+    shorter."""
+    longer = {"a": 130, "b": 131, "c": 132, "d": 110, "e": 120}
+    monkeypatch.setattr(Search, "_round", lambda _, one: rough(one.key, longer[one.key]))
+    ends = [rough(*end) for end in (("e", 120), ("d", 110), ("a", 100), ("b", 101), ("c", 102))]
+    finals = search(small(2, 4))._finals(ends, default())
+    assert [(one.strategy.key, one.period_us) for one in finals] == [*longer.items()][:4]
+
+
+def test_a_guide_has_less_memory_as_long_as_its_rounds_get_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, periods, rooms = small(2, 4), iter([100, 90, 95]), list[int]()
+
+    def realised(_: Search, guide: Solution, __: Effort) -> list[Any]:
+        rooms.append(guide.terms.room_bytes)
+        return [rough("a", next(periods))]
+
+    def solved(_: Solution, terms: Terms, *__: object) -> Any:
+        return SimpleNamespace(terms=terms)
+
+    monkeypatch.setattr(Search, "_realised", realised)
+    monkeypatch.setattr(task, "again", solved)
+    starts, effort = search(case).starts, Effort(time.monotonic() + PLENTY_S, 0)
+    terms = next(starts.programs(starts.sizes[0], default()))
+    made = [*search(case)._roomier(solved(Any, terms), effort)]
+    assert [one.period_us for one in made] == [100, 90, 95]
+    assert rooms == [terms.room_bytes - n * (case.device_bytes // 24) for n in range(3)]
+
+
+def test_the_finest_shards_are_single_layers_of_a_deep_chain() -> None:
+    """Of the load program: half of their bytes are on their way at once where they are of two."""
+    deep = search(small(2, 80)).starts
+    programs = deep.programs(deep.sizes[0], default())
+    assert max(len(terms.items) for terms in programs) == 80
 
 
 def packed(case: Small, pack_us: int, unpack_us: int) -> Small:
