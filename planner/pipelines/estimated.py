@@ -1,7 +1,7 @@
 """Sketches as ways to train a task: what is found out about their rounds before they are made.
 
 A sketch has its bound; then the span of its order; then what parts of modes take; then a rough
-round, as if what it takes too much were more of it.
+round, which is longer for the memory that it takes too much.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from plans.prediction import Alternative
 
 _BOUND, _SPAN, _ESTIMATE = (f"its {what} is longer" for what in ("bound", "order", "estimate"))
 _ROUGHLY = 2  # times the ops of other rounds, in rough ones
+_OVER = 0.25  # a rough round that takes so many times the room is longer by this power of it
 _OFF = 4  # a rough round is longer than the best modes by up to 1/n
 
 
@@ -80,8 +81,8 @@ class Estimated:
         few = sum(map(len, parts.strategy.order)) <= self._most  # else it tells of this one alone
         if sketch.family not in self._longer and few and self._ops > 0:
             made = PipelineRound(parts.strategy, sketch.links)
-            longer = made.period_us * max(self.room, made.device_bytes) / (self.room * parts.us)
-            self._longer[sketch.family] = longer
+            over = max(self.room, made.device_bytes) / self.room
+            self._longer[sketch.family] = made.period_us / parts.us * over**_OVER
             program = mode_program(sketch.strategy, sketch.links, self.room, self.host_bytes)
             self.rooms[sketch.family] = smaller(program, made, self.room).room
             self._ops -= len(made.entries)

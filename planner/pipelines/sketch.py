@@ -22,7 +22,8 @@ _SHARDS, _FEW = 32, 3  # in the finest cuts of all, which are looked at on so fe
 # fewer: the time that each takes grows with the square of their number.
 _UNEVEN, _SIDE = 16, 64
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
-_CHUNKS = {INTERLEAVED: (2, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
+_CHUNKS = {INTERLEAVED: (2, 3, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
+_TURNS, _STAGES = 4, 16  # in the interleaved order more turns only of so many stages in all
 
 
 class Passes(NamedTuple):
@@ -255,7 +256,7 @@ def _stages(
 ) -> tuple[int, ...]:
     """The ends of stages, from 0 on; none where there are too few layers, or some that would have
     other replicas than they must."""
-    return cut(layers, replicas * chunks, costs.microbatches, points)
+    return cut(layers, replicas, costs.microbatches, points, chunks)
 
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
@@ -264,5 +265,6 @@ def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
     for name in names:
         several = not free or layout.depth > 1
         for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
-            if name != INTERLEAVED or (chunks > 1 and layout.depth > 1):
+            few = chunks <= _TURNS or chunks * layout.depth <= _STAGES
+            if name != INTERLEAVED or (few and layout.depth > 1):
                 yield name, chunks

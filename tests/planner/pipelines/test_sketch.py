@@ -117,6 +117,30 @@ def test_cuts_are_the_best_there_are(
     assert squares(ours) == min(squares(way) for way in ways if max(way) == least)
 
 
+@given(chains, st.lists(st.integers(1, 2), min_size=2, max_size=3), st.integers(2, 3))
+def test_stages_in_turn_are_the_evenest_or_better_for_the_busiest_device(
+    layers: list[StageWork], replicas: list[int], turns: int
+) -> None:
+    every, points = replicas * turns, range(len(layers) + 1)
+    evenest, found = cut(layers, every, 2, points), cut(layers, replicas, 2, points, turns)
+
+    def busiest(ends: tuple[int, ...]) -> int:
+        loads = stage_loads(layers, ends, every, 2)
+        return max(sum(loads[n :: len(replicas)]) for n in range(len(replicas)))
+
+    assert (found == ()) == (evenest == ())
+    assert found == evenest or busiest(found) < busiest(evenest)
+
+
+def test_stages_in_turn_leave_no_device_most_of_the_long_ones() -> None:
+    """Of 36 layers the evenest stages give ten to one device, with a long last one more still."""
+    for layers in ([StageWork(4)] * 36, [StageWork(4)] * 24 + [StageWork(9)]):
+        ends = cut(layers, (1, 1, 1, 1), 1, range(len(layers) + 1), 4)
+        loads = stage_loads(layers, ends, [1] * 16, 1)
+        busiest = max(sum(loads[n::4]) for n in range(4))
+        assert busiest * 4 <= sum(loads) * 1.08
+
+
 def test_tied_layers_stay_in_one_stage() -> None:
     """With only the points between which nothing is shared; no two stages are left here."""
     layers = [StageWork(10)] * 8
