@@ -87,8 +87,8 @@ def _by_turns(tables: Sequence[Table], turns: int) -> list[int]:
     for end in reversed(ends):
         begins.append(int(end[begins[-1]]))
     at = [0]
-    for first, end in pairwise([*begins, len(longest) - 1]):
-        own = _evenest([table[first : end + 1, first : end + 1] for table in tables])
+    for first, last in pairwise([*begins, len(longest) - 1]):
+        own = _evenest([table[first : last + 1, first : last + 1] for table in tables])
         if not own:
             return []
         at += [first + one for one in own[1:]]
