@@ -20,7 +20,7 @@ from operator import itemgetter
 
 from msgspec import structs
 
-from planner.lowering.walk import walked
+from planner.lowering.walk import Walk, walked
 from planner.rounds import Life, Lifetimes, Longer, Slab, buffers_of, stretched
 from planner.shards import Out, Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
@@ -98,10 +98,11 @@ class Scratch:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, strategy: Planned) -> "Scratch":
+    def of(cls, strategy: Planned, walk: Walk | None = None) -> "Scratch":
+        """walk: of the strategy, where that is at hand."""
         if not isinstance(strategy, Strategy):
             return cls(pack(strategy.waiting(), "host"), {}, ())
-        waiting = _Waiting(strategy)
+        waiting = _Waiting(strategy, walk)
         if strategy.host_bytes is None:
             values = waiting.values()
             ends = accumulate((value.bytes for value in values), initial=0)
@@ -123,8 +124,8 @@ class _Waiting:
     grads: the copies of shards updated there, in the order in which they come.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        walk = walked(strategy)
+    def __init__(self, strategy: Strategy, walk: Walk | None = None) -> None:
+        walk = walk or walked(strategy)
         self.strategy = strategy
         self.costs, self.parts, self.count = strategy.costs, strategy.parts, walk.lives.count[0]
         out = {(v.number, v.role): v.out for v in walk.values[0] if v.out}

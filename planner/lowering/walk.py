@@ -26,7 +26,7 @@ from plans.schema import Role
 _ROLES: dict[str, Role] = {"x": "x", "y": "x", "d": "dx", "g": "dx", "a": "saved"}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def walked(strategy: Strategy) -> "Walk":
     """The walk of a strategy on one device, which several look at one after the other."""
     return Walk(strategy, device_turns(strategy))
