@@ -25,7 +25,7 @@ class Limits:
     search_starts: int = 8  # candidates that are improved a little, twice as many of few ops
     search_further: int = 3  # of them that are improved further, and the best of those again
     search_exchanges: int = 6  # shards of the best that may stay where several others give way
-    search_finals: int = 3  # candidates that are simulated microbatch by microbatch
+    search_finals: int = 3  # candidates, or more, that are simulated microbatch by microbatch
     search_rejections: int = 4  # strategies that do not fit, for the price of one that does
     search_least_ops: int = 60  # that the smallest strategy counts for
     search_shards: tuple[int, ...] = (4, 8, 16, 32, 64)  # that the load program is solved for

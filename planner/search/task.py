@@ -227,9 +227,7 @@ class Search:
                 # The block is the last shard. What is good with less memory is a start as well:
                 # room that is left is filled later.
                 for part in limits.search_less if not number else ():
-                    room = guide.terms.room_bytes - self.device_bytes // part
-                    less = replace(guide.terms, room_bytes=room)
-                    if other := again(guide, less, limits.search_groups, effort):
+                    if other := self._with_less(guide, part, effort):
                         yield from self._realised(other, effort)
             elif number < limits.search_blocks - guide.terms.offload:
                 for way in (1, -1):
@@ -238,15 +236,21 @@ class Search:
     def _roomier(self, guide: Solution, effort: Effort) -> Iterator[DeviceRound]:
         """Rounds of a guide, then of the same with ever less memory, as long as they get shorter:
         in bytes that nothing takes all round, copies come and go when they are wanted."""
-        least, groups = PLENTY, effort.limits.search_groups
-        now: Solution | None = guide
-        while now:
+        least, now = PLENTY, guide
+        while True:
             made = list(self._realised(now, effort))
             yield from made
             before, least = least, min((one.period_us for one in made), default=PLENTY)
-            room = now.terms.room_bytes - self.device_bytes // _LESS
-            less = replace(now.terms, room_bytes=room)
-            now = again(now, less, groups, effort) if least < before else None
+            less = self._with_less(now, _LESS, effort) if least < before else None
+            if not less:
+                return
+            now = less
+
+    def _with_less(self, guide: Solution, part: int, effort: Effort) -> Solution | None:
+        """The guide for an n-th of the device's memory less; None where nothing fits."""
+        room = guide.terms.room_bytes - self.device_bytes // part
+        less = replace(guide.terms, room_bytes=room)
+        return again(guide, less, effort.limits.search_groups, effort)
 
     def _along(self, guide: Solution, way: int, effort: Effort) -> Iterator[DeviceRound]:
         """Rounds with the block of a guide begun ever further up (1) or down (-1), until two places
