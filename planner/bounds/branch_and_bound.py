@@ -13,9 +13,10 @@ from dataclasses import replace
 from itertools import count
 
 from planner.bounds.rows import PlanSubset, Terms
-from planner.bounds.windows import Solution, solved
+from planner.bounds.windows import Solution, solved, whole_us
 from planner.inputs import Effort
 
+_PARTS, _NODES = 4, 100  # in which whole items are looked for, and of the search in each
 _NARROW = 1.15  # a range of transients whose ends are as near as this is not divided further
 
 
@@ -27,8 +28,11 @@ def all_plans(terms: Terms) -> PlanSubset:
     return PlanSubset(last if alone else 0, last, 0, most)
 
 
-def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort) -> int | None:
-    """A period that no plan is below, from so many programs; None when there is no plan at all."""
+def narrowed(
+    roots: Sequence[Terms], groups: int, programs: int, effort: Effort, whole: int = 0
+) -> int | None:
+    """A period that no plan is below, from so many programs; None when there is no plan at all.
+    whole: of up to so many items it is known that they are treated as a whole."""
     open_: list[tuple[int, int, Solution]] = []
     number = count()
     found = [solved(terms, all_plans(terms), groups, effort) for terms in roots]
@@ -47,7 +51,21 @@ def narrowed(roots: Sequence[Terms], groups: int, programs: int, effort: Effort)
             left -= 1
             if one:
                 heapq.heappush(open_, (max(at_least, one.period_us), next(number), one))
-    return open_[0][0] if open_ else None
+    small = len(roots[0].items) <= whole
+    return _whole(open_, groups, effort) if small and open_ else min(open_)[0] if open_ else None
+
+
+def _whole(open_: Sequence[tuple[int, int, Solution]], groups: int, effort: Effort) -> int | None:
+    """What no plan in these parts is below, with whole items; None when there is no plan in them.
+    The parts of which the program says least are looked at, until others are above what is found.
+    """
+    found = list[int]()
+    for place, (at_least, _, one) in enumerate(sorted(open_)):
+        if place == _PARTS or effort.left <= 0 or min(found, default=at_least + 1) <= at_least:
+            return min([*found, at_least])
+        us = whole_us(one, groups, effort, _NODES)
+        found += [] if us is None else [max(us, at_least)]
+    return min(found, default=None)
 
 
 def guides(

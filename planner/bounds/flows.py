@@ -8,13 +8,14 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
     in_w, out_w, done_w                  the sums of load, spill and update from B_g to w
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from planner.bounds.frame import Frame
-from planner.bounds.rows import MB, Resource, Row, amount
+from planner.bounds.frame import Delay, Frame
+from planner.bounds.rows import MB, MS, ONE, Resource, Row, amount
 from planner.shards import ShardCost
 
 _FAR = 3  # windows around its backward in which a plan moves a shard's state
+_TIMED = 6  # items of a window for which a bound says when they compute
 _STREAMS = "device-streamed"
 
 Flow = dict[int, int]  # a column for each of some windows
@@ -49,10 +50,63 @@ def parameters(frame: Frame, g: int) -> None:
         for w, x in flow.items():
             frame.use(resource, [w], [(weight, x)])
     _in_turn(frame, g, moving, (load, spill, update), grads)
+    if not frame.terms.plan:
+        _parameters_in_time(frame, g, load, reload, spill)
     stock = kept  # and what came in again until then
     for w in mid[:-1]:
         stock = frame.named([(1, stock), (1, reload[w])])
         frame.use("slab", [w], [(1, stock)])
+
+
+def _parameters_in_time(frame: Frame, g: int, load: Flow, reload: Flow, spill: Flow) -> None:
+    """Parameters are there before passes, gradients behind the last one."""
+    members, down = frame.members(g), frame.backward(g)
+
+    def needs(items: Iterable[int], *params: str) -> dict[int, Row]:
+        return {i: frame.held([i], "param_bytes", "", *params) for i in items}
+
+    def before(flow: Flow, own: int) -> Row:
+        return [(1, x) for w, x in flow.items() if w != own]
+
+    _comes(frame, g, needs(members, "kept", "streamed"), before(load, g))
+    _comes(frame, down, needs(members[::-1], "streamed"), before(reload, down))
+    if not frame.noted:
+        grads = {i: frame.held([i], "grad_bytes", "host") for i in members[::-1]}
+        _leaves(frame, down, grads, [(1, spill[down])])
+
+
+def _comes(frame: Frame, w: int, needs: Mapping[int, Row], before: Row) -> None:
+    """What the items of a window need comes before they compute.
+
+    us_w >= compute_w from an item on + (what items up to it need - what came before w) / h2d rate
+    """
+    items, row = list(needs), _less(before)
+    for at, i in enumerate(items):
+        row = [*row, *needs[i]]
+        if at % _apart(items) == 0 and any(by for by, _ in needs[i]):
+            frame.delays.append(Delay(w, items[at:], _ms(row, frame.terms.h2d)))
+
+
+def _leaves(frame: Frame, w: int, makes: Mapping[int, Row], gone: Row) -> None:
+    """What the items of a window make leaves once they have computed.
+
+    us_w >= compute_w up to an item + (what leaves in w - what items before it make) / d2h rate
+    """
+    items, row = list(makes), gone
+    for at, i in enumerate(items):
+        if (len(items) - at - 1) % _apart(items) == 0 and any(by for by, _ in makes[i]):
+            frame.delays.append(Delay(w, items[: at + 1], _ms(row, frame.terms.d2h)))
+        row = [*row, *_less(makes[i])]
+
+
+def _apart(items: Sequence[int]) -> int:
+    """How far apart items are that say when they compute, so that they are few."""
+    return -(-len(items) // _TIMED)
+
+
+def _ms(row: Row, rate: int) -> Row:
+    """ms in which a link with so many bytes per second carries a row in MB."""
+    return [(by * MB * 1e6 / MS / rate, x) for by, x in row]
 
 
 def _in_turn(
@@ -153,9 +207,27 @@ def states(frame: Frame, g: int) -> None:
     frame.equal([(1, out[-1]), (-1, whole)])
     for w, there in zip(before[:-1], into[:-1], strict=True):
         frame.use("slab", [w], [(1, there)])
+    if not (frame.terms.plan or frame.noted):
+        _states_in_time(frame, g, out[0], whole)
     first = 0 if frame.terms.plan else 1  # when its parameters still count as those at work
     for w, gone in list(zip(after, out, strict=True))[first:]:
         frame.use("slab", [w], [(1, whole), (-1, gone)])
+
+
+def _states_in_time(frame: Frame, g: int, out: int, whole: int) -> None:
+    """State leaves behind updates, as parameters do: where the group's last item begins a shard,
+    all of those that have not left are there when its backward ends, its own ones too."""
+    w, last, makes = frame.backward(g), frame.members(g)[0], dict[int, Row]()
+    for i in frame.members(g)[::-1]:
+        params = frame.held([i], "param_out_bytes", _STREAMS, "kept", "streamed")
+        makes[i] = [*frame.held([i], "state_bytes", _STREAMS), *params]
+    _leaves(frame, w, makes, [(1, out)])
+    frame.at_most([(1, out), (-1, whole), *makes[last]])
+    there, most = frame.new(), sum(amount(frame.shapes[i], "state_bytes") for i in makes)
+    at_work = frame.held([last], "param_out_bytes", _STREAMS, "kept", "streamed")
+    begins = (most, frame.items[last].cut) if last else (most, ONE)
+    frame.at_most([(1, whole), (-1, out), *_less(at_work), begins, (-1, there)], most)
+    frame.use("slab", [w], [(1, there)])
 
 
 def aside(frame: Frame, g: int) -> None:

@@ -5,9 +5,9 @@ A part of the plans bounds columns of items and changes nothing else, so that a 
 and solved for many parts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from planner.bounds.rows import (
     INFINITY,
@@ -46,6 +46,14 @@ class Item:
     inside: int
 
 
+class Delay(NamedTuple):
+    """A window is as long as it computes some items, and what the row says beside, in ms."""
+
+    window: int
+    items: Sequence[int]
+    row: Row
+
+
 class Frame:
     """Items in groups, the columns of both, and all rows so far.
 
@@ -69,6 +77,7 @@ class Frame:
         self.norms = self.backward(self.group[last]) + (last == self.group.index(self.group[last]))
         self.used = {what: [Row() for _ in range(self.windows)] for what in get_args(Resource)}
         self.us = [self.new() for _ in range(self.windows)]
+        self.delays = list[Delay]()
         self.items = [self._item(holdings(shape)) for shape in self.shapes]
         self.slab, self.reserve = self.new(), self.new()
         self.into, self.out = self.new(), self.new()  # copies in flight
@@ -126,6 +135,13 @@ class Frame:
     def graph(self, i: int, by: float = 1) -> Row:
         """The part of item i, below the block, that is not recomputed."""
         return [(by, self.items[i].saved), (by, self.items[i].packed)]
+
+    @property
+    def whole(self) -> list[int]:
+        """Columns that are 0 or 1 in any plan: how an item computes, and where shards begin."""
+        once = [one.packed for one in self.items] if self.terms.microbatches == 1 else []
+        each = [(one.saved, one.once, one.again, one.cut) for one in self.items]
+        return [*once, *(column for columns in each for column in columns)]
 
     def moves(self, i: int) -> bool:
         """True if item i can be held in several ways."""

@@ -30,19 +30,23 @@ def boundaries(frame: Frame) -> None:
         frame.at_most([(1, item.spilled), *own, (1, item.saved)], 1)
 
 
-def sums_of_cuts(frame: Frame) -> list[int]:
-    """Columns, for every item, of how many before it are cut, not recomputed or computed once."""
+def one_mode(frame: Frame) -> list[int]:
+    """Items of a shard are treated alike: where two beside each other are not, a shard begins.
+    Columns, for every item, of how many up to it begin one."""
     sums = [frame.new()]
     frame.at_most([(1, sums[0])])
-    for i, item in enumerate(frame.items):
-        ways = [*frame.graph(i), (1, item.once), (1, item.cut)]
-        sums.append(frame.named([(1, sums[-1]), *ways]))
+    for before, item in pairwise([frame.items[0], *frame.items]):
+        sums.append(frame.named([(1, sums[-1]), (1, item.cut)]))
+        for one in ("saved", "packed"):
+            ways = getattr(item, one), getattr(before, one)
+            for own, other in (ways, ways[::-1]) if item is not before else ():
+                frame.at_most([(1, own), (-1, other), (-1, item.cut)])
     return sums
 
 
 def covers(frame: Frame, sums: list[int], part: PlanSubset) -> Iterator[Constraint]:
     """No shard that recomputes is longer than its transients may be in this part of the plans:
-    wherever one would be, it is cut, or something of it is not recomputed."""
+    wherever one would be, it is cut, or does not recompute, neither its first item nor its last."""
     items, costs = frame.terms.items, frame.terms.costs
     windows: list[tuple[int, int]] = []
     end = 0
@@ -58,9 +62,10 @@ def covers(frame: Frame, sums: list[int], part: PlanSubset) -> Iterator[Constrai
     # Of windows with the same end the shortest says all.
     for (first, last), (_, other) in pairwise([*windows, (0, -1)]):
         if last != other:
-            cut = frame.items[first].cut
-            row: Row = [(-1, sums[last + 1]), (1, sums[first]), (1, cut)]
-            yield Constraint(row, -INFINITY, -1)
+            for i in dict.fromkeys((first, last)):
+                cuts: Row = [(-1, sums[last + 1]), (1, sums[first + 1])]
+                ways = [*frame.graph(i, -1), (-1, frame.items[i].once)]
+                yield Constraint([*cuts, *ways], -INFINITY, -1)
 
 
 def graphs(frame: Frame, g: int) -> None:

@@ -5,6 +5,7 @@ PuLP 3 calls a time-limited incumbent "Optimal", so that sol_status is read for 
 Nothing but this file sees it.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -46,6 +47,7 @@ def minimise(name: str) -> Any:
 
 
 _NODES = 20_000  # so that the answer does not depend on the machine
+_LEAST, _MOST = 1_000, 2**31 - 1  # iterations
 _SURE, _MANY = 0.999, 256  # from when on a part is a whole, and columns are many
 _expression = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)  # 4.x, 3.3
 
@@ -115,6 +117,7 @@ class Linear:
         starts, index, value = _sparse(rows)
         self._rows = len(rows)
         self._basis: Any = None  # of the last solution from scratch
+        self._iterations = _LEAST  # that one from there may take
         self._whole = False  # some columns are whole numbers
         self._solver.passModel(
             columns,
@@ -168,26 +171,53 @@ class Linear:
             self.bound_columns(dict.fromkeys(sure, (0.0, 1.0)))
         return self.solve((), seconds=seconds, seed=seed)
 
+    def whole_bound(
+        self,
+        columns: Sequence[int],
+        more: Sequence[Constraint],
+        *,
+        seconds: float,
+        seed: int,
+        nodes: int,
+    ) -> float:
+        """What no solution with 0 or 1 for these columns, and more rows, is below, as far as so
+        many nodes say; infinity where there is none."""
+        solver, numbers = self._solver, np.array(columns, np.int32)
+        kinds = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        whole, parts = (np.full(len(columns), int(kind), np.uint8) for kind in kinds)
+        self._add(more)
+        solver.clearSolver()
+        solver.changeColsIntegrality(len(columns), numbers, whole)
+        self._limit(seconds, seed, _MOST)
+        solver.setOptionValue("mip_max_nodes", nodes)
+        for often in ("mip_allow_restart", "mip_detect_symmetry"):  # long, and of no use here
+            solver.setOptionValue(often, False)
+        solver.run()
+        status = _LINEAR.get(solver.getModelStatus(), Status.UNKNOWN)
+        bound = float(solver.getInfo().mip_dual_bound)
+        solver.changeColsIntegrality(len(columns), numbers, parts)
+        self._remove(more)
+        return math.inf if status is Status.INFEASIBLE else bound
+
     def solve(
         self, more: Sequence[Constraint], *, seconds: float, seed: int, near: bool = False
     ) -> tuple[Outcome, list[float]]:
         """Solve with more rows, for this once; from scratch, so that the answer does not depend on
         what was solved before, or with `near` from the basis of the last one solved from scratch:
-        several times as fast, but another vertex where several are optimal. The values are those
-        of the columns."""
+        several times as fast, but another vertex where several are optimal; from scratch after all
+        where that takes more iterations, since it may never end. The values are those of the
+        columns."""
         solver = self._solver
         solver.clearSolver()
         if near and self._basis is not None:
             solver.setBasis(self._basis)
-        if more:
-            starts, index, value = _sparse(more)
-            low, high = [row.low for row in more], [row.high for row in more]
-            solver.addRows(
-                len(more), np.array(low), np.array(high), len(index), starts, index, value
-            )
-        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.1, seconds))
-        solver.setOptionValue("random_seed", seed)
+        self._add(more)
+        self._limit(seconds, seed, self._iterations if near else _MOST)
         solver.run()
+        if near and solver.getModelStatus() == highspy.HighsModelStatus.kIterationLimit:
+            solver.clearSolver()
+            self._limit(seconds, seed, _MOST)
+            solver.run()
         status = _LINEAR.get(solver.getModelStatus(), Status.UNKNOWN)
         if status is Status.UNKNOWN and self._whole and _found(solver):
             status = Status.FOUND  # the nodes are used up
@@ -198,11 +228,27 @@ class Linear:
             outcome, values = Outcome(status, objective), solver.getSolution().col_value
         if not (near or more or self._whole):
             self._basis = solver.getBasis() if outcome.found else None
-        if more:
-            solver.deleteRows(
-                len(more), np.arange(self._rows, self._rows + len(more), dtype=np.int32)
-            )
+            self._iterations = max(_LEAST, solver.getInfo().simplex_iteration_count // 4)
+        self._remove(more)
         return outcome, list(values)
+
+    def _add(self, more: Sequence[Constraint]) -> None:
+        """More rows, behind those that stay."""
+        if more:
+            starts, index, value = _sparse(more)
+            low, high = (np.array([row[end] for row in more]) for end in (1, 2))
+            self._solver.addRows(len(more), low, high, len(index), starts, index, value)
+
+    def _remove(self, more: Sequence[Constraint]) -> None:
+        """The same rows away again."""
+        rows = np.arange(self._rows, self._rows + len(more), dtype=np.int32)
+        self._solver.deleteRows(len(more), rows)
+
+    def _limit(self, seconds: float, seed: int, iterations: int) -> None:
+        solver = self._solver
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.1, seconds))
+        solver.setOptionValue("random_seed", seed)
+        solver.setOptionValue("simplex_iteration_limit", iterations)
 
 
 _LINEAR = {

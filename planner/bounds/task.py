@@ -173,7 +173,8 @@ def phase_us(
         for costs in sizes
     ]
     limits = effort.limits
-    return narrowed(roots, limits.bound_groups, len(roots) + limits.bound_divisions, effort)
+    programs = len(roots) + limits.bound_divisions
+    return narrowed(roots, limits.bound_groups, programs, effort, limits.bound_whole)
 
 
 def _load_us(costs: TaskCosts, links: Links, room: int, compute_us: int, effort: Effort) -> int:

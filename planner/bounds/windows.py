@@ -20,6 +20,10 @@ Where updates wait for the norms of all gradients, one more window follows B_0: 
 device are there, those on the host there, in the windows F or below the last layer that is trained,
 and until then the gradients of what is updated on the device stay.
 
+A bound also knows the order in a window: an item computes once its parameters have come, and what
+it makes leaves once it has; a shard begins where two items are treated differently; and of few
+items each is treated as a whole.
+
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
 one by one: its optimum is a lower bound on the period. With room for copies in flight its solution
@@ -42,8 +46,8 @@ from planner.bounds.memory import (
     covers,
     graphs,
     on_host,
+    one_mode,
     reserve,
-    sums_of_cuts,
     waiting,
 )
 from planner.bounds.rows import (
@@ -90,7 +94,7 @@ class Phases:
         for g in range(frame.groups):
             for one_group in (parameters, states, aside, graphs, waiting):
                 one_group(frame, g)
-        self.sums = [] if terms.plan else sums_of_cuts(frame)
+        self.sums = [] if terms.plan else one_mode(frame)
         _ways_round(frame)
         _windows(frame)
         self.host = range(len(frame.rows), len(frame.rows) + frame.windows)
@@ -106,19 +110,36 @@ class Phases:
         """The best of a part of the plans; the terms may differ from those of the program in what
         there is of memory. None when there is none. Without an answer in time nothing is known: a
         period of 0, and no weights."""
+        more = self._limited(part, terms)
+        outcome, values = self.model.solve(more, seconds=seconds, seed=seed, near=near)
+        if outcome.status is Status.INFEASIBLE:
+            return None
+        if outcome.objective is None:
+            return Solution(terms, part, 0, ())
+        return Solution(terms, part, _us(outcome.objective), self.frame.weights(values))
+
+    def whole_us(
+        self, part: PlanSubset, terms: Terms, seconds: float, seed: int, nodes: int
+    ) -> int | None:
+        """What no plan of a part is below where items are whole; None: there is none."""
+        more, columns = self._limited(part, terms), self.frame.whole
+        found = self.model.whole_bound(columns, more, seconds=seconds, seed=seed, nodes=nodes)
+        return None if found == math.inf else _us(found)
+
+    def _limited(self, part: PlanSubset, terms: Terms) -> list[Constraint]:
+        """The rows of a part of the plans, beside which columns and other rows are bounded by it
+        and by what there is of memory."""
         model, host = self.model, terms.host_bytes
         model.bound_columns(self.frame.bounds(part, terms))
         rows = {i: (float(i >= part.high), 1.0) for i in range(len(self.frame.items))}
         rows |= {w: (-INFINITY, INFINITY if host is None else host / MB) for w in self.host}
         model.bound_rows(rows | {self.room: (-INFINITY, terms.room_bytes / MB)})
-        more = [*covers(self.frame, self.sums, part)] if self.sums else []
-        outcome, values = model.solve(more, seconds=seconds, seed=seed, near=near)
-        if outcome.status is Status.INFEASIBLE:
-            return None
-        if outcome.objective is None:
-            return Solution(terms, part, 0, ())
-        period = math.floor(max(0.0, outcome.objective) * MS * (1 - 1e-6) - 1e-3)
-        return Solution(terms, part, max(0, period), self.frame.weights(values))
+        return [*covers(self.frame, self.sums, part)] if self.sums else []
+
+
+def _us(found_ms: float) -> int:
+    """µs of a bound in ms, which the solver knows so well."""
+    return max(0, math.floor(max(0.0, found_ms) * MS * (1 - 1e-6) - 1e-3))
 
 
 def _items(frame: Frame) -> None:
@@ -146,6 +167,10 @@ def _windows(frame: Frame) -> None:
             frame.at_most([*row, (-rate, us)])
     for w, us in enumerate(frame.us):
         frame.at_most([*_compute(frame, w), (-1, us)])
+    for w, items, row in frame.delays:
+        of = _up_us if w < frame.groups else _down_us
+        compute = [x for i in items for x in of(frame, i)]
+        frame.at_most([*compute, *row, (-1, frame.us[w])])
     held: list[tuple[Resource, int]] = [("slab", frame.slab), ("reserve", frame.reserve)]
     for resource, column in held:
         for row in frame.used[resource]:
@@ -265,3 +290,10 @@ def solved(
     solution for the same terms that was not; the period is the same, the weights may differ."""
     program = _phases(replace(terms, room_bytes=0, host_bytes=None), groups)
     return program.solve(part, terms, max(1.0, effort.left), effort.seed, near=near)
+
+
+def whole_us(found: Solution, groups: int, effort: Effort, nodes: int) -> int | None:
+    """What no plan of the solution's part is below, where items are treated as a whole, as far as
+    so many nodes of a search say; None where there is no such plan."""
+    program = _phases(replace(found.terms, room_bytes=0, host_bytes=None), groups)
+    return program.whole_us(found.part, found.terms, max(1.0, effort.left), effort.seed, nodes)

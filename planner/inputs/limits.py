@@ -35,8 +35,9 @@ class Limits:
     plain_near: int = 32  # 1/n of a round that plain training may lose, and nothing else is tried
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried
     # Of the phase bound of one shape.
-    bound_divisions: int = 6
+    bound_divisions: int = 8
     bound_groups: int = 12
+    bound_whole: int = 20  # layers up to which it knows that each is treated as a whole
     # Of the timetable.
     wide_gain: int = 1_000  # only by more than 1/n of the end gangs are worth a search
     wide_near: int = 32  # tasks longer than the even share, or not by 1/n, are searched

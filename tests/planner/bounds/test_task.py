@@ -161,7 +161,7 @@ def test_what_the_host_updates_goes_through_it_between_two_forwards() -> None:
 
 
 def test_state_that_has_no_room_to_wait_comes_while_its_layer_is_at_work() -> None:
-    """Where all of it takes as long to come as a round computes, forwards are added to that."""
+    """Where all of it takes as long to come as a round computes, little of it comes before."""
     case = small(0, 3)
     costs = microbatch_costs(case.task)[0]
     items = tuple(pairwise(cut_points(case.task)))
@@ -180,7 +180,7 @@ def test_state_that_has_no_room_to_wait_comes_while_its_layer_is_at_work() -> No
     assert wide
     assert tight
     assert wide < 1.05 * costs.least_us
-    assert tight > costs.least_us + costs.total("forward_us")
+    assert tight > 1.1 * costs.least_us
 
 
 def test_a_microbatch_that_does_not_fit_does_not_lower_the_bound() -> None:
