@@ -18,7 +18,8 @@ from planner.bounds import Solution, Terms
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
 from planner.lowering import host_bytes
-from planner.search import task
+from planner.search import guided
+from planner.search.guided import Guided, Rounds
 from planner.search.task import Candidate, Search, lay_out_on
 from planner.shards import Strategy
 from planner.shards.shard_cost import Links
@@ -106,7 +107,7 @@ def test_a_strategy_is_made_once_however_many_starts_lead_to_it(
         made.append((strategy.key, strategy.lumped))
         return host_bytes.fitted(strategy, room)
 
-    monkeypatch.setattr(task, "fitted", noted)
+    monkeypatch.setattr(guided, "fitted", noted)
     case = small(2, 4)
     assert found(case, case.links, case.device_bytes)
     assert len(made) == len({*made}) > 10
@@ -136,7 +137,7 @@ def test_more_are_simulated_while_the_best_turn_out_longer(
     """The three best are 30 longer than they seemed; the fourth is not, and the fifth cannot be
     shorter."""
     longer = {"a": 130, "b": 131, "c": 132, "d": 110, "e": 120}
-    monkeypatch.setattr(Search, "_round", lambda _, one: rough(one.key, longer[one.key]))
+    monkeypatch.setattr(Rounds, "fitting", lambda _, one: rough(one.key, longer[one.key]))
     ends = [rough(*end) for end in (("e", 120), ("d", 110), ("a", 100), ("b", 101), ("c", 102))]
     finals = search(small(2, 4))._finals(ends, default())
     assert [(one.strategy.key, one.period_us) for one in finals] == [*longer.items()][:4]
@@ -147,18 +148,19 @@ def test_a_guide_has_less_memory_as_long_as_its_rounds_get_shorter(
 ) -> None:
     case, periods, rooms = small(2, 4), iter([100, 90, 95]), list[int]()
 
-    def realised(_: Search, guide: Solution, __: Effort) -> list[Any]:
+    def realised(_: Guided, guide: Solution) -> list[Any]:
         rooms.append(guide.terms.room_bytes)
         return [rough("a", next(periods))]
 
     def solved(_: Solution, terms: Terms, *__: object) -> Any:
         return SimpleNamespace(terms=terms)
 
-    monkeypatch.setattr(Search, "_realised", realised)
-    monkeypatch.setattr(task, "again", solved)
+    monkeypatch.setattr(Guided, "_realised", realised)
+    monkeypatch.setattr(guided, "again", solved)
     starts, effort = search(case).starts, Effort(time.monotonic() + PLENTY_S, 0)
     terms = next(starts.programs(starts.sizes[0], default()))
-    made = [*search(case)._roomier(solved(Any, terms), effort)]
+    guides = Guided(starts, search(case).rounds, effort)
+    made = [*guides._roomier(solved(Any, terms))]
     assert [one.period_us for one in made] == [100, 90, 95]
     assert rooms == [terms.room_bytes - n * (case.device_bytes // 24) for n in range(3)]
 
