@@ -8,7 +8,7 @@ Of a group g, in MB or in ms, by the window w in which it happens (`windows` has
     in_w, out_w, done_w                  the sums of load, spill and update from B_g to w
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from planner.bounds.frame import Delay, Frame
 from planner.bounds.rows import MB, MS, ONE, Resource, Row, amount
@@ -30,7 +30,7 @@ def parameters(frame: Frame, g: int) -> None:
     moving = [i for i in frame.members(g) if frame.moves(i)]
     if not moving:
         return
-    later, mid = _from_backward(frame, g), range(g, frame.backward(g) + 1)
+    later, mid = _to_forward(frame, g), range(g, frame.backward(g) + 1)
     early = range(frame.backward(g), frame.norms) if frame.noted else ()
     load, reload, spill = (_flow(frame, windows) for windows in (later, mid, later))
     update = _flow(frame, [w for w in later if w not in early])  # none before all norms are there
@@ -51,28 +51,34 @@ def parameters(frame: Frame, g: int) -> None:
             frame.use(resource, [w], [(weight, x)])
     _in_turn(frame, g, moving, (load, spill, update), grads)
     if not frame.terms.plan:
-        _parameters_in_time(frame, g, load, reload, spill)
+        _late_in_block(frame, g, moving, (load, spill, update))
+        _parameters_in_time(frame, g, reload, spill)
     stock = kept  # and what came in again until then
+    late = [x for w, x in load.items() if g < w <= frame.turn[0]]
     for w in mid[:-1]:
         stock = frame.named([(1, stock), (1, reload[w])])
-        frame.use("slab", [w], [(1, stock)])
+        frame.use("slab", [w], [(1, stock), *((-1, x) for x in late[w - g :])])
 
 
-def _parameters_in_time(frame: Frame, g: int, load: Flow, reload: Flow, spill: Flow) -> None:
-    """Parameters are there before passes, gradients behind the last one."""
-    members, down = frame.members(g), frame.backward(g)
-
-    def needs(items: Iterable[int], *params: str) -> dict[int, Row]:
-        return {i: frame.held([i], "param_bytes", "", *params) for i in items}
-
-    def before(flow: Flow, own: int) -> Row:
-        return [(1, x) for w, x in flow.items() if w != own]
-
-    _comes(frame, g, needs(members, "kept", "streamed"), before(load, g))
-    _comes(frame, down, needs(members[::-1], "streamed"), before(reload, down))
+def _parameters_in_time(frame: Frame, g: int, reload: Flow, spill: Flow) -> None:
+    """What came in again is there before backwards, and gradients are made by them."""
+    items, down = frame.members(g)[::-1], frame.backward(g)
+    params = {i: frame.held([i], "param_bytes", "", "streamed") for i in items}
+    _comes(frame, down, params, [(1, x) for w, x in reload.items() if w != down])
     if not frame.noted:
-        grads = {i: frame.held([i], "grad_bytes", "host") for i in members[::-1]}
+        grads = {i: frame.held([i], "grad_bytes", "host") for i in items}
         _leaves(frame, down, grads, [(1, spill[down])])
+
+
+def _late_in_block(frame: Frame, g: int, moving: Sequence[int], flows: tuple[Flow, ...]) -> None:
+    """Only what is in the block comes, leaves or is updated behind the group's window F."""
+    whats = ("param_bytes", "grad_bytes", "update_host_us")
+    rates = frame.terms.h2d, frame.terms.d2h, MB * 1e6 / MS
+    for flow, what, rate, late in zip(flows, whats, rates, frame.late, strict=True):
+        row: Row = [(1, x) for w, x in flow.items() if g < w <= frame.turn[0]]
+        inside = [x for i in moving for x in frame.block(i, amount(frame.shapes[i], what))]
+        frame.at_most([*row, *_less(inside)])
+        late[g] = _ms(row, rate)
 
 
 def _comes(frame: Frame, w: int, needs: Mapping[int, Row], before: Row) -> None:
@@ -104,7 +110,7 @@ def _apart(items: Sequence[int]) -> int:
     return -(-len(items) // _TIMED)
 
 
-def _ms(row: Row, rate: int) -> Row:
+def _ms(row: Row, rate: float) -> Row:
     """ms in which a link with so many bytes per second carries a row in MB."""
     return [(by * MB * 1e6 / MS / rate, x) for by, x in row]
 
@@ -137,10 +143,11 @@ def _in_turn(
         _last_to_leave(frame, g, spill[frame.backward(g)], grads)
     into = out = done = None
     early = range(frame.backward(g), frame.updated(g))  # for updates on the device
-    for w in _from_backward(frame, g)[:-1]:
+    for w in list(load)[:-1]:
         into = _sum(frame, into, load[w])
         out = _sum(frame, out, spill[w])
-        frame.use("slab", [w], [(1, into), (1, grads), (-1, out)])
+        there: Row = [] if g <= w <= frame.turn[0] else [(1, into)]  # else in stock
+        frame.use("slab", [w], [*there, (1, grads), (-1, out)])
         allowed: Row = free if w in early else [*free, (-1, evicted)]
         frame.at_most([(1, into), (-params_per_grad, out), *allowed])
         if w in update:
@@ -175,10 +182,11 @@ def _less(row: Row, by: float = 1) -> Row:
     return [(-by * factor, x) for factor, x in row]
 
 
-def _from_backward(frame: Frame, g: int) -> list[int]:
-    """The windows from B_g to F_g of the next round."""
-    count = frame.windows
-    return [w % count for w in range(frame.backward(g), count + g + 1)]
+def _to_forward(frame: Frame, g: int) -> list[int]:
+    """The windows from B_g to F_g of the next round; in a bound to the turn, in which the block
+    goes forward."""
+    count, last = frame.windows, g if frame.terms.plan else frame.turn[0]
+    return [w % count for w in range(frame.backward(g), count + last + 1)]
 
 
 def _flow(frame: Frame, windows: Sequence[int]) -> Flow:

@@ -78,6 +78,8 @@ class Frame:
         self.used = {what: [Row() for _ in range(self.windows)] for what in get_args(Resource)}
         self.us = [self.new() for _ in range(self.windows)]
         self.delays = list[Delay]()
+        # By group, ms of the block's loads, gradients out and updates behind its window F.
+        self.late: tuple[dict[int, Row], ...] = {}, {}, {}
         self.items = [self._item(holdings(shape)) for shape in self.shapes]
         self.slab, self.reserve = self.new(), self.new()
         self.into, self.out = self.new(), self.new()  # copies in flight

@@ -20,9 +20,10 @@ Where updates wait for the norms of all gradients, one more window follows B_0: 
 device are there, those on the host there, in the windows F or below the last layer that is trained,
 and until then the gradients of what is updated on the device stay.
 
-A bound also knows the order in a window: an item computes once its parameters have come, and what
-it makes leaves once it has; a shard begins where two items are treated differently; and of few
-items each is treated as a whole.
+A bound also knows the order in a window: an item goes backward once its parameters have come, and
+what it makes leaves once it has; a shard begins where two items are treated differently; and of few
+items each is treated as a whole. The block goes forward in the turn, so that what it needs may come
+while items below do.
 
 With parts of layers allowed, no room for anything beside what is listed and the best rates, this
 is a relaxation of every plan that takes all microbatches of a shard in turn, or those of the block
@@ -171,6 +172,11 @@ def _windows(frame: Frame) -> None:
         of = _up_us if w < frame.groups else _down_us
         compute = [x for i in items for x in of(frame, i)]
         frame.at_most([*compute, *row, (-1, frame.us[w])])
+    for late in frame.late:
+        before: Row = [(-1, frame.us[frame.turn[0]])]
+        for g, row in late.items():
+            before = [*before, *row]
+            frame.at_most([*_block_us(frame, frame.members(g)[-1]), *before])
     held: list[tuple[Resource, int]] = [("slab", frame.slab), ("reserve", frame.reserve)]
     for resource, column in held:
         for row in frame.used[resource]:
@@ -254,6 +260,16 @@ def _first_us(frame: Frame, i: int) -> Row:
         return []
     again = shape.forward_us + shape.backward_us
     return [(shape.backward_us / MS, item.once), (again / MS, item.again)]
+
+
+def _block_us(frame: Frame, first: int) -> Row:
+    """ms that the block's first microbatch computes from an item on: through those above and, in a
+    window of its own, down through all."""
+    of = _first_us if len(frame.turn) > 1 else _turn_us
+    above = [x for i in range(first, len(frame.items)) for x in of(frame, i)]
+    down = range(first) if len(frame.turn) > 1 else ()
+    below = [x for i in down for x in frame.block(i, frame.shapes[i].graph_backward_us / MS)]
+    return [*above, *below]
 
 
 def _down_us(frame: Frame, i: int) -> Row:

@@ -37,7 +37,7 @@ class Limits:
     # Of the phase bound of one shape.
     bound_divisions: int = 8
     bound_groups: int = 12
-    bound_whole: int = 20  # layers up to which it knows that each is treated as a whole
+    bound_whole: int = 12  # layers up to which it knows that each is treated as a whole
     # Of the timetable.
     wide_gain: int = 1_000  # only by more than 1/n of the end gangs are worth a search
     wide_near: int = 32  # tasks longer than the even share, or not by 1/n, are searched

@@ -43,6 +43,7 @@ from profiles.schema import Link, Rate
 @example(385, 2, True, 1, None)  # updates begin before the backward below them
 @example(569, 4, True, 3, None)  # layers that are never updated need no time on the host
 @example(749, 3, True, 2, None)  # the gradient at work leaves later, and takes its room once
+@example(865355, 3, True, 2, None)  # parameters of a block come while layers below go forward
 def test_no_choice_beats_a_bound(
     seed: int, layers: int, norms: bool, still: int, slow: tuple[str, int] | None
 ) -> None:
