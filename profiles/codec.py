@@ -8,6 +8,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,4 +179,7 @@ def write_parts(path: str | Path, parts: Iterable[bytes | memoryview]) -> str:
 def json_schema(kind: Any) -> str:
     """The JSON Schema of a type of file, for other languages and editors."""
     schema = msgspec.json.schema(kind)
+    for one in schema["$defs"].values():
+        if text := one.get("description"):  # of msgspec before 0.23 indented as in the source
+            one["description"] = cleandoc(text)
     return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"
