@@ -32,7 +32,7 @@ def narrowed(
     roots: Sequence[Terms], groups: int, programs: int, effort: Effort, whole: int = 0
 ) -> int | None:
     """A period that no plan is below, from so many programs; None when there is no plan at all.
-    whole: of up to so many items it is known that they are treated as a whole."""
+    whole: up to so many items are treated each as a whole."""
     open_: list[tuple[int, int, Solution]] = []
     number = count()
     found = [solved(terms, all_plans(terms), groups, effort) for terms in roots]
@@ -51,14 +51,14 @@ def narrowed(
             left -= 1
             if one:
                 heapq.heappush(open_, (max(at_least, one.period_us), next(number), one))
-    small = len(roots[0].items) <= whole
-    return _whole(open_, groups, effort) if small and open_ else min(open_)[0] if open_ else None
+    if len(roots[0].items) <= whole:
+        return _whole(open_, groups, effort)
+    return open_[0][0] if open_ else None
 
 
 def _whole(open_: Sequence[tuple[int, int, Solution]], groups: int, effort: Effort) -> int | None:
-    """What no plan in these parts is below, with whole items; None when there is no plan in them.
-    The parts of which the program says least are looked at, until others are above what is found.
-    """
+    """A lower bound on the plans in these parts, whose items are whole; None where there are none.
+    The parts of the lowest bounds are searched, until all others are above what is found."""
     found = list[int]()
     for place, (at_least, _, one) in enumerate(sorted(open_)):
         if place == _PARTS or effort.left <= 0 or min(found, default=at_least + 1) <= at_least:

@@ -61,7 +61,7 @@ def parameters(frame: Frame, g: int) -> None:
 
 
 def _parameters_in_time(frame: Frame, g: int, reload: Flow, spill: Flow) -> None:
-    """What came in again is there before backwards, and gradients are made by them."""
+    """Rows: backwards wait for parameters that come in again, gradients leave behind backwards."""
     items, down = frame.members(g)[::-1], frame.backward(g)
     params = {i: frame.held([i], "param_bytes", "", "streamed") for i in items}
     _comes(frame, down, params, [(1, x) for w, x in reload.items() if w != down])
@@ -71,18 +71,18 @@ def _parameters_in_time(frame: Frame, g: int, reload: Flow, spill: Flow) -> None
 
 
 def _late_in_block(frame: Frame, g: int, moving: Sequence[int], flows: tuple[Flow, ...]) -> None:
-    """Only what is in the block comes, leaves or is updated behind the group's window F."""
+    """Rows: only what is in the block comes, leaves or is updated behind the group's window F."""
     whats = ("param_bytes", "grad_bytes", "update_host_us")
-    rates = frame.terms.h2d, frame.terms.d2h, MB * 1e6 / MS
+    rates = frame.terms.h2d, frame.terms.d2h, None  # updates are in ms already
     for flow, what, rate, late in zip(flows, whats, rates, frame.late, strict=True):
         row: Row = [(1, x) for w, x in flow.items() if g < w <= frame.turn[0]]
         inside = [x for i in moving for x in frame.block(i, amount(frame.shapes[i], what))]
         frame.at_most([*row, *_less(inside)])
-        late[g] = _ms(row, rate)
+        late[g] = _ms(row, rate) if rate else row
 
 
 def _comes(frame: Frame, w: int, needs: Mapping[int, Row], before: Row) -> None:
-    """What the items of a window need comes before they compute.
+    """Rows: an item of a window computes once what it needs has come.
 
     us_w >= compute_w from an item on + (what items up to it need - what came before w) / h2d rate
     """
@@ -94,7 +94,7 @@ def _comes(frame: Frame, w: int, needs: Mapping[int, Row], before: Row) -> None:
 
 
 def _leaves(frame: Frame, w: int, makes: Mapping[int, Row], gone: Row) -> None:
-    """What the items of a window make leaves once they have computed.
+    """Rows: what an item of a window makes leaves once it has computed.
 
     us_w >= compute_w up to an item + (what leaves in w - what items before it make) / d2h rate
     """
@@ -106,11 +106,11 @@ def _leaves(frame: Frame, w: int, makes: Mapping[int, Row], gone: Row) -> None:
 
 
 def _apart(items: Sequence[int]) -> int:
-    """How far apart items are that say when they compute, so that they are few."""
+    """The distance between the items of a window that get such rows, of which there are few."""
     return -(-len(items) // _TIMED)
 
 
-def _ms(row: Row, rate: float) -> Row:
+def _ms(row: Row, rate: int) -> Row:
     """ms in which a link with so many bytes per second carries a row in MB."""
     return [(by * MB * 1e6 / MS / rate, x) for by, x in row]
 
@@ -223,8 +223,8 @@ def states(frame: Frame, g: int) -> None:
 
 
 def _states_in_time(frame: Frame, g: int, out: int, whole: int) -> None:
-    """State leaves behind updates, as parameters do: where the group's last item begins a shard,
-    all of those that have not left are there when its backward ends, its own ones too."""
+    """Rows: state leaves behind updates, as parameters do; where the group's last item begins a
+    shard, all of both that has not left is there when its backward ends, the item's too."""
     w, last, makes = frame.backward(g), frame.members(g)[0], dict[int, Row]()
     for i in frame.members(g)[::-1]:
         params = frame.held([i], "param_out_bytes", _STREAMS, "kept", "streamed")

@@ -141,9 +141,9 @@ class Frame:
     @property
     def whole(self) -> list[int]:
         """Columns that are 0 or 1 in any plan: how an item computes, and where shards begin."""
-        once = [one.packed for one in self.items] if self.terms.microbatches == 1 else []
+        packed = [one.packed for one in self.items] if self.terms.microbatches == 1 else []
         each = [(one.saved, one.once, one.again, one.cut) for one in self.items]
-        return [*once, *(column for columns in each for column in columns)]
+        return [*packed, *(column for columns in each for column in columns)]
 
     def moves(self, i: int) -> bool:
         """True if item i can be held in several ways."""

@@ -180,8 +180,8 @@ class Linear:
         seed: int,
         nodes: int,
     ) -> float:
-        """What no solution with 0 or 1 for these columns, and more rows, is below, as far as so
-        many nodes say; infinity where there is none."""
+        """A lower bound on solutions with 0 or 1 for these columns, and more rows, from a search of
+        so many nodes; infinity where there are none."""
         solver, numbers = self._solver, np.array(columns, np.int32)
         kinds = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
         whole, parts = (np.full(len(columns), int(kind), np.uint8) for kind in kinds)

@@ -122,7 +122,7 @@ class Phases:
     def whole_us(
         self, part: PlanSubset, terms: Terms, seconds: float, seed: int, nodes: int
     ) -> int | None:
-        """What no plan of a part is below where items are whole; None: there is none."""
+        """A lower bound on the plans of a part, with whole items; None where there are none."""
         more, columns = self._limited(part, terms), self.frame.whole
         found = self.model.whole_bound(columns, more, seconds=seconds, seed=seed, nodes=nodes)
         return None if found == math.inf else _us(found)
@@ -309,7 +309,7 @@ def solved(
 
 
 def whole_us(found: Solution, groups: int, effort: Effort, nodes: int) -> int | None:
-    """What no plan of the solution's part is below, where items are treated as a whole, as far as
-    so many nodes of a search say; None where there is no such plan."""
+    """A lower bound on the plans of the solution's part, whose items are whole, from a search of so
+    many nodes; None where there are none."""
     program = _phases(replace(found.terms, room_bytes=0, host_bytes=None), groups)
     return program.whole_us(found.part, found.terms, max(1.0, effort.left), effort.seed, nodes)

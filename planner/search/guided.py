@@ -22,8 +22,8 @@ _PLACES = 48  # where the block may begin, of many items
 
 @dataclass(eq=False)
 class Rounds:
-    """The rounds of a task's strategies on a device, each laid out once, in the order in which they
-    were. host_bytes: what the task may have on the host, with all that is kept there."""
+    """The rounds of a task's strategies on a device, each laid out once; lives as long as a search.
+    host_bytes: what the task may have on the host, with all that is kept there."""
 
     links: Links
     device_bytes: int
