@@ -17,7 +17,7 @@ Several, microbatch by microbatch:
 What stays on a device is loaded by `enter`, updated there, and written back by `leave`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -48,11 +48,12 @@ from planner.rounds import (
     stretched,
     without,
 )
-from planner.shards import SCALARS_BYTES, Links, Strategy
+from planner.shards import SCALARS_BYTES, Links, Strategy, Value
 from plans.ops import Lane, OpKind, Stream
 from plans.schema import Memory, Program
 
 _REPAIRS = 3  # times that loads made too early are put back
+_FURTHER = 1, 1, 2, 4, 8, 16  # turns that values live longer on each side, one after the other
 
 
 S = TypeVar("S", Strategy, PipelineStrategy)
@@ -62,7 +63,7 @@ S = TypeVar("S", Strategy, PipelineStrategy)
 class Round(Generic[S]):
     """A strategy laid out in the slabs of its devices.
 
-    room: the bytes that a device may need where lives are stretched.
+    room: the bytes that a device may need for longer lives, 0 for none.
     """
 
     strategy: S
@@ -79,16 +80,21 @@ class Round(Generic[S]):
     @cached_property
     def slabs(self) -> list[Slab]:
         """The slab of every device."""
-        each = zip(self.walk.us(self.links), self.walk.values, self.reserves, strict=True)
-        return [
-            lay_out(Clock(self.strategy, us, self.links, values), self.room - reserve)
-            for us, values, reserve in each
-        ]
+        walk, rooms = self.walk, [self.room - reserve for reserve in self.reserves]
+        if not self.strategy.stretches:
+            each = zip(walk.values, walk.lives.count, rooms, strict=True)
+            return [spread(values, max(1, count), room) for values, count, room in each]
+        pairs = zip(walk.us(self.links), walk.values, strict=True)
+        clocks = (Clock(self.strategy, us, self.links, values) for us, values in pairs)
+        return [lay_out(clock, room) for clock, room in zip(clocks, rooms, strict=True)]
 
     @cached_property
     def memory(self) -> list[Memory]:
         """The bytes that the round takes of every device."""
-        pairs = zip(self.slabs, self.reserves, strict=True)
+        own, reserves = self.strategy, self.reserves
+        if self.draft.free and isinstance(own, PipelineStrategy):
+            reserves = self._reserves(own, self.best[1].queues)
+        pairs = zip(self.slabs, reserves, strict=True)
         return [Memory(slab.bytes, reserve) for slab, reserve in pairs]
 
     @property
@@ -113,17 +119,31 @@ class Round(Generic[S]):
         for at, item in enumerate(entries) if self.strategy.stretches else ():
             if item.name.kind is OpKind.PREFETCH and "param" in item.writes:
                 loads.setdefault(item.name.number, at)
-        return Draft.of(entries, needs, self._rank(scratch.order), frozenset(loads.values()))
+        movable = frozenset(loads.values())
+        return Draft.of(entries, needs, self._rank(scratch.order), movable, self._free)
+
+    @property
+    def _free(self) -> frozenset[int]:
+        """Additions of replicas' gradients, and what follows them: passes that need not wait for
+        what comes from another device do not."""
+        if not any(self.strategy.added):
+            return frozenset()
+        computes = [(at, e) for at, e in enumerate(self.entries) if e.stream.lane is Lane.COMPUTE]
+        return frozenset(at for at, item in computes if item.name.kind in "RNU")
 
     def _rank(self, order: Sequence[int]) -> list[int]:
         """Copies are wanted in the order of meaning; updates on the host in the order of the next
-        forward or, where gradients must make room, in that; copies out as the strategy says."""
+        forward or, where gradients must make room, in that; copies out as the strategy says; new
+        parameters go to other devices behind all else, those that are needed first before others.
+        """
         entries, rank = self.entries, list(range(len(self.entries)))
         place, norms = {k: place for place, k in enumerate(order)}, None
         for at, item in enumerate(entries):
             name = item.name
             if name.kind is OpKind.UPDATE:
                 rank[at] = place.get(name.number, at)
+            elif item.stream.lane is Lane.P2P and "param" in item.writes:
+                rank[at] = len(rank) + name.number
             elif name.item == "norm" and name.kind is OpKind.SPILL and not name.index:
                 norms, rank[at] = at, 0  # few bytes that all updates on the host wait for
         if self.strategy.urgent:
@@ -205,14 +225,19 @@ class Round(Generic[S]):
     @cached_property
     def reserves(self) -> list[int]:
         """Bytes outside each slab: the layers' own buffers, live graphs, and what any op takes."""
-        if isinstance(self.strategy, Strategy):
-            return [self.strategy.reserve_bytes]
-        queues, found = queued(self.entries), list[int]()
-        for device in range(self.strategy.devices):
+        own = self.strategy
+        if isinstance(own, Strategy):
+            return [own.reserve_bytes]
+        return self._reserves(own, queued(self.entries))
+
+    def _reserves(self, own: PipelineStrategy, queues: Mapping[Stream, Sequence[int]]) -> list[int]:
+        """The same of several devices, with streams in these orders."""
+        found = list[int]()
+        for device in range(own.devices):
             queue = queues.get(Stream(device, Lane.COMPUTE), [])
             buffers = sum(
-                self.strategy.costs.total("buffer", shard.first, shard.end)
-                for shard, devices in zip(self.strategy.shards, self.strategy.replicas, strict=True)
+                own.costs.total("buffer", shard.first, shard.end)
+                for shard, devices in zip(own.shards, own.replicas, strict=True)
                 if device in devices
             )
             most = self._most([self.entries[at] for at in queue])
@@ -240,6 +265,22 @@ DeviceRound = Round[Strategy]
 
 PipelineRound = Round[PipelineStrategy]
 """On several."""
+
+
+def spread(values: Sequence[Value], count: int, room: int) -> Slab:
+    """The values of a device that live as its turns say, in a slab of `room` bytes, or in a small
+    one where that is more.
+
+    While there is room they have their bytes before and after that, further and further, so that
+    copies wait for no other value's end."""
+    moving = [value.name for value in values if value.last - value.first + 1 < count]
+
+    def wishes() -> Iterator[Longer]:
+        for by in _FURTHER:
+            yield from (Longer(name, later=by) for name in moving)
+            yield from (Longer(name, earlier=by) for name in moving)
+
+    return stretched(values, count, room, wishes)
 
 
 def lay_out(clock: Clock, room: int) -> Slab:

@@ -149,8 +149,10 @@ class Stays:
 
 
 def _starts(turns: Sequence[Turn]) -> list[int]:
-    """The first turn of every run of one shard, up or down."""
-    keyed = groupby(enumerate(turns), key=lambda pair: (pair[1].shard, pair[1].kind == "F"))
+    """The first turn of every run of one shard, up or down. Additions, which take a moment, are no
+    runs: what comes during one would be waited for."""
+    runs = ((at, turn) for at, turn in enumerate(turns) if turn.kind != "R")
+    keyed = groupby(runs, key=lambda pair: (pair[1].shard, pair[1].kind == "F"))
     return [next(group)[0] for _, group in keyed]
 
 

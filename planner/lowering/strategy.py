@@ -129,7 +129,8 @@ class PipelineStrategy(Planned):
     @property
     def stretches(self) -> bool:
         """True where values have their least lives, which `lay_out` stretches while there is room;
-        else they live as long as turns say, with the turn beside it where they move."""
+        else they live as long as turns say, with the turn beside it where they move, and longer
+        where that takes no other's bytes (`spread`)."""
         return self.evaluates
 
     @cached_property

@@ -141,7 +141,8 @@ class _Closing:
         made = [_Due(us, k, n, Turn(to, "R", k, n)) for n, ((to, _), us) in enumerate(each)]
         kinds: tuple[Literal["N", "U"], ...] = ("N", "U") if own.costs.noted else ("U",)
         made += [_Due(whole, k, len(made), Turn(home, kind, k, 0)) for kind in kinds]
-        stays = own.modes[k].params == "resident"
+        # Gradients of replicas are added at once: until then all of them hold theirs.
+        stays = own.modes[k].params == "resident" and not own.added[k]
         for due in made:
             heappush(self.patient[due.turn.device] if stays else self.hasty, due)
 

@@ -7,7 +7,8 @@ are noted, and the home, or the host, updates.
 Of several replicas each adds what it gets to its own before that goes on, as `trees` says.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from planner.lowering.lives import Item, Lives
 from planner.lowering.strategy import PipelineStrategy
@@ -19,14 +20,22 @@ _HOST = -1  # of the first node; others are below
 
 
 class Updates:
-    """The updates of a round; lives only while their visits are made."""
+    """The updates of a round; lives only while their visits are made. before: of a device and a
+    turn, the turn from which on what comes for it may come."""
 
     def __init__(
-        self, strategy: PipelineStrategy | Strategy, lives: Lives, every: Sequence[Turn], node: int
+        self,
+        strategy: PipelineStrategy | Strategy,
+        lives: Lives,
+        every: Sequence[Turn],
+        before: Callable[[int, int], int],
+        node: int,
     ) -> None:
-        self.strategy, self.shards, self.node, self.lives = strategy, strategy.shards, node, lives
+        self.strategy, self.shards, self.node = strategy, strategy.shards, node
+        self.lives, self.before = lives, before
         self.updated = {turn.shard: turn.step for turn in every if turn.kind == "U"}
         self.ready = set[int]()  # shards whose state comes before their update
+        self.added = defaultdict[tuple[int, int], list[int]](list)  # turns behind, by device, shard
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
@@ -56,13 +65,12 @@ class Updates:
         return [Copy.of(self.shards[k], k, "P", turn.device, "state")]
 
     def _add(self, turn: Turn) -> Visit:
-        """R: the sum of another device comes when it is to be added, so that a few are there at
-        once."""
+        """R: the sum of another device comes while the pass before is made, two at a time."""
         device, _, k, n, *_ = turn
         source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
-        other = Item(f"o{k}", k, "grad", size)
-        take = self.lives.take if self.strategy.tight else self.lives.receive
-        there = take(device, other, n)
+        other, before = Item(f"o{k}", k, "grad", size), self.added[device, k]
+        there = self.lives.take(device, other, n, max([self._early(device), *before[-2:-1]]))
+        before.append(self.lives.now[device] + 1)
         grad = self.grad(source, k, after=1)
         send = Copy("X", source, "s", k, "grad", size, grad, there, to=device)
         self.lives.give(device, other, n)
@@ -103,8 +111,8 @@ class Updates:
         takes = list[Copy]()
         if mode.update == "device-streamed" and shard.state_bytes:
             around = 0 if self.strategy.tight else 1
-            span = now - around, now + around
-            self.lives.use(home, at["state"], shard.state_bytes, "state", k, *span)
+            since = self._early(home) if self.strategy.added[k] else now - around
+            self.lives.use(home, at["state"], shard.state_bytes, "state", k, since, now + around)
             if k not in self.ready:
                 brings.append(Copy.of(shard, k, "P", home, "state"))
         if mode.params == "resident":
@@ -119,6 +127,11 @@ class Updates:
             place = len(takes) if self.strategy.stretches else 0
             takes.insert(place, Copy.of(shard, k, "S", home, "state"))
         return Visit(turn, at, brings, takes)
+
+    def _early(self, device: int) -> int:
+        """The turn from which on what a turn of replicas' gradients needs may come to a device."""
+        now = self.lives.now[device]
+        return now if self.strategy.tight else max(0, self.before(device, now))
 
     def _normed(self, device: int) -> list[Copy]:
         """The norms noted so far come to a device that does not have them."""

@@ -46,7 +46,8 @@ class Walk:
                 own[turn.device].append(turn)
         steps, self.stays = [*map(_steps, own)], Stays(strategy, own)
         self.lives = Lives(steps, pauses=not strategy.stretches)
-        self.updates = Updates(strategy, self.lives, every, node or strategy.devices)
+        before, node = self.stays.before, node or strategy.devices
+        self.updates = Updates(strategy, self.lives, every, before, node)
         self.used = Counter[tuple[int, int]]()  # last uses of batches, by device and microbatch
         self.items: dict[tuple[str, int, int, str], Item] = {}
         self.batches = list[Turn]()  # that come first, and stay

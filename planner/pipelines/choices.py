@@ -49,7 +49,8 @@ class Choices:
         if held.learns:
             slab += align(shard.grad_bytes)
             slab += align(shard.state_bytes) if home and mode.update == "device-streamed" else 0
-        beside = held.flying * shard.saved_bytes if mode.activations == "saved" else 0
+        whole = held.flying - held.halved if mode.activations == "saved" else 0
+        beside = whole * shard.saved_bytes + held.halved * (shard.left_bytes or 0)
         if window.now.shard == k:
             beside += transient_bytes(shard, mode, window.now.kind)
             if window.now.kind == "F" and mode.activations == "saved":
@@ -84,6 +85,15 @@ class Choices:
             go += self._out(shard.state_bytes)
             go += self._out(shard.param_bytes) if mode.params != "resident" else 0
         return come, go
+
+    def sent_us(self, k: int, device: int, mode: Mode) -> int:
+        """The time in which a device sends a shard's gradients to other replicas in a round, and
+        its new parameters where these stay."""
+        own, send, shard = self.strategy, self.links.send_us, self.strategy.shards[k]
+        us = sum(send(shard.grad_bytes, *one) for one in own.added[k] if one.other == device)
+        if mode.params == "resident":
+            us += sum(send(shard.param_bytes, *one) for one in own.sent[k] if one.to == device)
+        return us
 
     def _in(self, count: int) -> int:
         return self.links.prefetch_us(count) if count else 0

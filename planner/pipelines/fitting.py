@@ -55,7 +55,7 @@ def all_fitted(
         chosen = chosen_for(programs, weights, effort, least=least)
         if chosen:
             pairs = zip(chosen.strategies, programs, strict=True)
-            made = [PipelineRound(strategy, program.links) for strategy, program in pairs]
+            made = [PipelineRound(strategy, program.links, room) for strategy, program in pairs]
             if all(one.device_bytes <= room for one in made):
                 return made
             took = zip(weights, made, strict=True)

@@ -1,7 +1,7 @@
 """The modes of all shards of a pipeline, from one program over the windows of all its devices.
 
 minimise   T + a part of all work
-T     >=   what each device computes and waits for others, loads and sends to the host
+T     >=   what each device computes and waits for others, loads and sends to host and replicas
 T     >=   host updates, and a shard's passes until its parameters are back for the next round
 slab  >=   what each device holds there in each of its windows
 room  >=   its slab, and what is beside that in each of its windows
@@ -161,19 +161,21 @@ class ModeProgram:
         return align(shard.grad_bytes) * updated + self._passing[k, node] * aside
 
     def _times(self) -> Iterator[Row]:
-        """The time of each device's computing, loads, spills and host updates; negative."""
+        """The time of each device's computing, loads, spills, host updates and sends to replicas;
+        negative."""
         strategy, choices, times = self.strategy, self.choices, loads(self.strategy)
         counts = Counter((device, k) for (k, _), device in strategy.where.items())
         for device in range(strategy.devices):
             # Others that take longer are waited for longer.
             waited = self.delays.idle[device] / max(1, self.delays.chain_us)
-            rows: list[Row] = [[(-waited, _CHAIN)], [], [], []]
+            rows: list[Row] = [[(-waited, _CHAIN)], [], [], [], []]
             for k in (k for k in range(len(strategy.shards)) if counts[device, k]):
                 home, count = strategy.homes[k] == device, counts[device, k]
                 for column, mode in self.of[k]:
                     host = strategy.shards[k].update_host_us * (mode.update == "host" and home)
                     copies = choices.copies_us(k, device, mode, times[device, k], count)
-                    every = (choices.compute_us(k, device, mode, count), *copies, host)
+                    sent = choices.sent_us(k, device, mode)
+                    every = (choices.compute_us(k, device, mode, count), *copies, host, sent)
                     for row, us in zip(rows, every, strict=True):
                         row.append((-us / MS, column))
             yield from rows

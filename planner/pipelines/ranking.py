@@ -12,7 +12,7 @@ from planner.pipelines.fitting import NO_ROOM
 
 LATE = "time was up"
 _RANKING = 2  # 1/n of the time is left for rounds
-_SIMULATED = 48  # ways at most
+_SIMULATED = 64  # ways at most
 _AFTER = 3  # ways that are gone on with when time is up and none has rounds
 _NEVER = 1 << 62
 

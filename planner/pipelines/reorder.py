@@ -17,7 +17,7 @@ def reordered(made: PipelineRound, room: int, budget: int) -> PipelineRound | No
     passes."""
     strategy = made.strategy
     found = [
-        PipelineRound(replace(strategy, order=order, named=SEARCHED), made.links)
+        PipelineRound(replace(strategy, order=order, named=SEARCHED), made.links, made.room)
         for order in _orders(made, room, budget)
     ]
     shorter = [one for one in found if one.device_bytes <= room and one.period_us < made.period_us]

@@ -17,12 +17,16 @@ from planner.shards import separable_ties as separable_ties
 from profiles.schema import Task
 
 _PIECES = (1, 2, 4)  # shards of a stage, which has more if it has more replicas
-_SHARDS, _FEW = 32, 3  # in the finest cuts of all, which are looked at on so few devices
+_SHARDS, _FEW = 64, 3  # in the finest cuts of all, which are looked at on so few devices
 # Uneven layouts that are looked at, each with a microbatch, of up to _SIDE devices. Of more devices
 # fewer: the time that each takes grows with the square of their number.
 _UNEVEN, _SIDE = 16, 64
 INTERLEAVED, ZERO_BUBBLE = "interleaved", "zero-bubble"
-_CHUNKS = {INTERLEAVED: (2, 3, 4, 8), "breadth": (1, 2, 4, 8)}  # stages of a device, by order
+_CHUNKS = {  # stages of a device, by order
+    INTERLEAVED: (2, 3, 4, 8),
+    ZERO_BUBBLE: (1, 3),
+    "breadth": (1, 2, 4, 8),
+}
 _TURNS, _STAGES = 4, 16  # in the interleaved order more turns only of so many stages in all
 
 
@@ -167,6 +171,7 @@ def sketches(
 ) -> Iterator[Sketch]:
     """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
+    alone = len(chosen) == 1
     for costs in microbatch_costs(task, apart=apart):
         layers = _layers(costs, links, teams)
         for layout in chosen:
@@ -177,7 +182,7 @@ def sketches(
                 n: _stages(costs, layers, layout.replicas, n, points) for n in {n for _, n in ways}
             }
             for named, chunks in ways:
-                for pieces in _pieces(layout, chunks) if ends[chunks] else ():
+                for pieces in _pieces(layout, chunks, alone) if ends[chunks] else ():
                     spec = PipelineSpec(layout.replicas, costs, ends[chunks])
                     one = Sketch((spec,), named, points, pieces, links)
                     if named != ZERO_BUBBLE or one.halved:
@@ -196,11 +201,14 @@ def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
     return apart, tuple(cut_points(task, apart=apart))
 
 
-def _pieces(layout: Layout, chunks: int) -> tuple[int, ...]:
-    """The shards that a stage may have: in the end one for each replica to be the home of; of few
-    devices many, since what moves is whole shards."""
-    finest = _SHARDS // (layout.depth * chunks) if layout.devices <= _FEW else 0
-    return tuple(sorted({*_PIECES, max(finest, *_PIECES, *layout.replicas)}))
+def _pieces(layout: Layout, chunks: int, alone: bool) -> tuple[int, ...]:
+    """The shards that a stage may have: in the end one for each replica to be the home of; of a
+    single stage, of the only layout, or of few devices, many, since what moves is whole shards, and
+    half as many."""
+    many = alone or layout.depth == 1 or layout.devices <= _FEW
+    finest = _SHARDS // (layout.depth * chunks) if many else 0
+    least = max(*_PIECES, *layout.replicas)
+    return tuple(sorted({*_PIECES, max(finest // 2, least), max(finest, least)}))
 
 
 def promising(every: Sequence[Sketch]) -> list[Sketch]:
@@ -261,10 +269,8 @@ def _stages(
 
 def _named(names: Sequence[str], layout: Layout) -> Iterator[tuple[str, int]]:
     """Orders, and so many stages of a device that make a difference."""
-    free = len(names) > 1
     for name in names:
-        several = not free or layout.depth > 1
-        for chunks in _CHUNKS.get(name, (1,)) if several else (1,):
+        for chunks in _CHUNKS.get(name, (1,)) if layout.depth > 1 else (1,):
             few = chunks <= _TURNS or chunks * layout.depth <= _STAGES
             if name != INTERLEAVED or (few and layout.depth > 1):
                 yield name, chunks

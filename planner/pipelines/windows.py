@@ -21,10 +21,12 @@ Counts = NDArray[np.int64]
 
 class Held(NamedTuple):
     """A shard's part of a device in a window. flying: microbatches between forward and backward;
-    near: a run of its passes is under way, or next to one that is; learns: gradients are there."""
+    halved: those of them that are between I and W; near: a run of its passes is under way, or next
+    to one that is; learns: gradients are there."""
 
     shard: int
     flying: int
+    halved: int
     near: bool
     learns: bool
 
@@ -55,9 +57,11 @@ def _windows(
     """The places of a device's windows among its passes, and what is held there."""
     mine, shards = sorted({one.shard for one in passes}), strategy.on[device]
     flying = {k: _flying(strategy, passes, k) for k in mine}
+    halved = {k: _between(passes, k, "I", "W") for k in mine}
     near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
     weights = [
         sum(flying[k] * shards[k].saved_bytes for k in mine),
+        sum(halved[k] * (shards[k].left_bytes or 0) for k in mine),
         sum(flying[k] * shards[k].in_bytes for k in mine),
         sum(learns[k] * shards[k].grad_bytes for k in mine)
         + np.array([sum(shards[k].param_bytes for k in here) for here in near]),
@@ -68,7 +72,10 @@ def _windows(
     for places in kinds.values():
         most = {max(places, key=lambda at, w=weight: w[at]) for weight in weights}  # type: ignore[misc]
         for at in sorted({places[0], places[-1]} | most):
-            held = (Held(k, int(flying[k][at]), k in near[at], bool(learns[k][at])) for k in mine)
+            held = (
+                Held(k, int(flying[k][at]), int(halved[k][at]), k in near[at], bool(learns[k][at]))
+                for k in mine
+            )
             yield at, tuple(held)
 
 
@@ -76,6 +83,11 @@ def _flying(strategy: PipelineStrategy, passes: Sequence[Pass], k: int) -> Count
     """Microbatches of a shard in flight at every pass."""
     back, end = ("I", "W") if k in strategy.halved else ("B", "B")
     begin = "F" if k < strategy.last else back
+    return _between(passes, k, begin, end)
+
+
+def _between(passes: Sequence[Pass], k: int, begin: str, end: str) -> Counts:
+    """Microbatches of a shard between these passes, at every pass."""
     here = [one.shard == k for one in passes]
     begun = np.cumsum([h and p.kind == begin for h, p in zip(here, passes, strict=True)])
     ended = np.cumsum([h and p.kind == end for h, p in zip(here, passes, strict=True)])

@@ -30,6 +30,7 @@ class Draft:
     """A round by positions, in its order of meaning.
 
     rank: what a stream prefers, the smallest first. movable: ops that may serve the next round.
+    free: ops that compute as soon as they can, among the others, which keep their order.
     """
 
     us: list[int]
@@ -37,6 +38,7 @@ class Draft:
     needs: Needs
     rank: Sequence[int]
     movable: frozenset[int]
+    free: frozenset[int]
 
     @classmethod
     def of(
@@ -45,10 +47,11 @@ class Draft:
         needs: Needs,
         rank: Sequence[int] = (),
         movable: frozenset[int] = frozenset(),
+        free: frozenset[int] = frozenset(),
     ) -> "Draft":
         """The ops with what they wait for; by default wanted in the order of meaning."""
         us, streams = [entry.us for entry in entries], [entry.stream for entry in entries]
-        return cls(us, streams, needs, rank or range(len(entries)), movable)
+        return cls(us, streams, needs, rank or range(len(entries)), movable, free)
 
     @cached_property
     def least_us(self) -> int:
@@ -178,8 +181,9 @@ def _shifted(needs: Needs, moved: frozenset[int]) -> Needs:
 
 def _played(draft: Draft) -> list[list[int]]:
     """The starts of all ops, by round, when rounds are played event by event; ops that compute keep
-    their order round after round."""
-    computes = {s: q for s, q in in_order(draft).queues.items() if s.lane is Lane.COMPUTE}
+    their order round after round, those that are free left out."""
+    chained = (at for at in range(len(draft.us)) if at not in draft.free)
+    computes = {s: q for s, q in _queues(draft, chained).items() if s.lane is Lane.COMPUTE}
     begins, needs = flat(draft.needs)
     numbers = {stream: number for number, stream in enumerate(sorted({*draft.streams}))}
     count = len(draft.us)

@@ -76,6 +76,8 @@ CASES = (
     Case("vit-l", "4090", 4, 64, 2),
     Case("gpt3-2.7b", "a100-40", 2, 8),
     Case("gpt2", "k80", 2, 16, 3),
+    Case("vit-l", "4090", 4, 64, layout="1x4"),
+    Case("gpt2-large", "v100-16", 4, 16, 4, "1x4"),
 )
 
 

@@ -168,10 +168,10 @@ def _order(
     return ranked_schedule(pipeline, rows, ranking_of(pipeline, split=bool(halves)))[1]
 
 
-def planned(strategy: PipelineStrategy, other: Program | None = None) -> Plan:
-    """Its plan, or with another program, on devices just as large as its round says; nothing is
-    proven yet."""
-    made = PipelineRound(strategy, LINKS)
+def planned(strategy: PipelineStrategy, other: Program | None = None, room: int = 0) -> Plan:
+    """Its plan, or with another program, on devices just as large as its round says, where values
+    live longer in so much room; nothing is proven yet."""
+    made = PipelineRound(strategy, LINKS, room)
     program, task = other or made.program(), strategy.costs.task
     problem = synthetic.problem(task, usable_bytes=made.device_bytes, devices=strategy.devices)
     return alone(problem, strategy, program)

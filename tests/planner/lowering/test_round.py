@@ -18,12 +18,13 @@ from support.strategies import Loads, Small, in_less, small, some_choice
 
 from planner import Infeasible, Problem, build
 from planner.inputs.problem import Policy
-from planner.lowering import PipelineRound
+from planner.lowering import PipelineRound, PipelineStrategy
 from planner.lowering.evaluation import evaluating
 from planner.lowering.host_bytes import fitted, least_bytes, store
 from planner.lowering.round import DeviceRound
 from planner.lowering.trees import joins
 from planner.lowering.turns import turns
+from planner.rounds import dispatched, shortest
 from planner.rounds.hydra import HydraStrategy
 from planner.rounds.slab import bytes_alive
 from planner.search.searches import baselines
@@ -42,9 +43,12 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_any_way_is_sound(first: int) -> None:
-    """Whatever the cuts, places of shards, order and modes: the checker finds nothing."""
+    """Whatever the cuts, places of shards, order and modes, and the room that lives are stretched
+    in: the checker finds nothing."""
     for seed in range(first, first + 10):
-        prove(piped.planned(piped.drawn(Random(seed))))
+        one = piped.drawn(Random(seed))
+        least = PipelineRound(one, piped.LINKS).device_bytes
+        prove(piped.planned(one, room=least * (seed % 3)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,6 +109,70 @@ def test_norms_go_around_in_the_order_of_notes() -> None:
     one, two = (four_layers(places=STAGES, norms=norms) for norms in (False, True))
     assert counted(two)["N"] == 4
     assert counted(two)["X"] == counted(one)["X"] + 2
+
+
+def replicated(*modes: Mode, layers: int = 6, sent_us: int = 600) -> PipelineStrategy:
+    """Layers of a millisecond on three devices each, which send parameters for so long."""
+    task = synthetic.task("a", layers=layers, heterogeneous=False, forward_us=300, batch=3)
+    size = (sent_us - 20) * 1000
+    own = [structs.replace(one, param_bytes=size, grad_bytes=size) for one in task.layers]
+    task = structs.replace(task, layers=tuple(own))
+    cuts, places = tuple(range(layers + 1)), ((0, 1, 2),) * layers
+    return piped.piped(
+        task, cuts, places, "breadth", modes or (Mode("resident", "device"),) * layers
+    )
+
+
+def test_replicas_compute_while_sums_of_others_come() -> None:
+    """An addition whose sum is not there yet lets the next passes go before it."""
+    one = replicated(layers=8, sent_us=600)
+    made = PipelineRound(one, piped.LINKS, 1 << 30)
+    chained = shortest(made.draft, dispatched(replace(made.draft, free=frozenset())))
+    assert made.period_us < 0.97 * chained[0].period_us
+    prove(piped.planned(one, room=1 << 30))
+
+
+def test_new_parameters_go_to_others_behind_gradients() -> None:
+    """Those of shards whose forwards come first before others; they are wanted in the next round,
+    sums of gradients at once."""
+    made = PipelineRound(replicated(), piped.LINKS)
+    rank = {
+        item.name.number: made.draft.rank[at]
+        for at, item in enumerate(made.entries)
+        if item.name.kind == "X" and "param" in item.writes
+    }
+    assert [*rank] != sorted(rank)  # the last ones are made first
+    assert sorted(rank, key=rank.__getitem__) == sorted(rank)
+    assert min(rank.values()) >= len(made.entries)
+
+
+def test_what_comes_for_a_pass_of_replicas_may_come_during_the_one_before() -> None:
+    """Whatever is added between the two: parameters, sums of others, and the first state."""
+    streamed = (*(Mode("streamed", "device-streamed"),) * 5, Mode("kept", "device-streamed"))
+    walk = PipelineRound(replicated(*streamed), piped.LINKS).walk
+    for order, values in zip(walk.stays.turns, walk.values, strict=True):
+        passes = {(t.kind, t.shard): at for at, t in enumerate(order) if t.kind in "FB"}
+        came = {value.name: value.first for value in values}
+        for k in range(4):
+            assert came[f"s{k}.param.1"] <= passes["B", k + 1]
+        for at, turn in enumerate(order):
+            before = [place for place in passes.values() if place < at]
+            if turn.kind == "R" and turn.number == 0:
+                assert came[f"o{turn.shard}.0"] <= max(before)
+        first = next(at for at, turn in enumerate(order) if turn.kind == "U")
+        before = [place for place in passes.values() if place < first]
+        assert came[f"s{order[first].shard}.state"] <= max(before)
+
+
+def test_a_round_with_room_for_longer_lives_waits_for_less() -> None:
+    """Where no value needs the bytes of the one before at once."""
+    one = replicated(*(Mode("streamed"),) * 5, Mode("kept"))
+    least = PipelineRound(one, piped.LINKS)
+    rooms = [least.device_bytes, 2 * least.device_bytes]
+    near, far = (PipelineRound(one, piped.LINKS, room) for room in rooms)
+    assert near.device_bytes <= rooms[0]
+    assert rooms[0] < far.device_bytes <= rooms[1]
+    assert far.period_us < 0.95 * least.period_us
 
 
 @pytest.mark.parametrize("replicas", [3, 6])

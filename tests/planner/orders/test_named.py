@@ -158,6 +158,22 @@ def test_zero_bubble_lets_weights_wait_for_gaps() -> None:
     ]
 
 
+@pytest.mark.parametrize("microbatches", [4, 8])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_zero_bubble_of_stages_in_turn_holds_half_more_than_1f1b(
+    devices: int, microbatches: int
+) -> None:
+    """Three of each device, and its devices wait for less than half as long."""
+    pipeline = Pipeline.alike([ONE] * 3 * devices, devices, microbatches)
+    places = tuple((k % devices,) for k in range(3 * devices))
+    split, whole = (NAMED[name](pipeline, places) for name in ("zero-bubble", "interleaved"))
+    held = zip(peaks(pipeline, split), peaks(pipeline, whole), strict=True)
+    assert all(2 * most <= 3 * other for most, other in held)
+    work = 3 * 3 * microbatches
+    waits = [max(spans(pipeline, order)) - work for order in (split, whole)]
+    assert waits[0] < waits[1] / 2
+
+
 @pytest.mark.parametrize("name", sorted(NAMED))
 def test_what_never_fits_is_infeasible_with_both_numbers(name: str) -> None:
     """Two shards of a microbatch hold 4."""

@@ -201,7 +201,7 @@ def test_rounds_a_little_longer_than_others_are_made_with_less_memory(
         return Chosen((cast("PipelineStrategy", programs[0]),), 0)
 
     monkeypatch.setattr(fitting, "chosen_for", chosen)
-    monkeypatch.setattr(fitting, "PipelineRound", lambda strategy, links: strategy)
+    monkeypatch.setattr(fitting, "PipelineRound", lambda strategy, *_: strategy)
     monkeypatch.setattr(fitting, "smaller", lambda program, *_: replace(program, us=program.us[1:]))
 
     def found(*us: int) -> int | str:

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import combinations, pairwise, product
 from random import Random
 from time import monotonic
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from planner.pipelines.stages import StageWork, cut
 from planner.pipelines.windows import loads, windows
 from planner.shards import Mode, backward_us, forward_us
 from profiles.codec import align
-from profiles.schema import Task
+from profiles.schema import Rate, Task
 
 
 def looked_at(task: Task, layout: str, names: Sequence[str]) -> list[Sketch]:
@@ -53,6 +54,20 @@ def test_stages_lie_on_their_devices() -> None:
         places = one.strategy.replicas
         stages = [p for at, p in enumerate(places) if not at or places[at - 1] != p]
         assert stages == [(0, 1), (2,)] * one.pipelines[0].chunks
+
+
+@pytest.mark.parametrize(
+    ("layouts", "finest"),
+    [("1x4", 40), ("2x2", 40), ("1x4 2x2", 40), ("2x2 4x1", 16), ("2x1 3x1", 40)],
+)
+def test_single_layers_are_shards_where_there_is_one_stage_or_layout(
+    layouts: str, finest: int
+) -> None:
+    """And on few devices; of several layouts on more of them there are four in a stage."""
+    task = synthetic.task("a", layers=40, heterogeneous=False)
+    chosen = [parse_layout(text) for text in layouts.split()]
+    every = list(sketches(task, piped.LINKS, chosen, ["1f1b"]))
+    assert max(len(one.cuts) - 1 for one in every) == finest
 
 
 def test_layers_that_change_their_buffers_have_no_replicas() -> None:
@@ -238,6 +253,31 @@ def room_of(seed: int, part: int) -> int:
     return min(sizes) + (max(sizes) - min(sizes)) * part // 8
 
 
+@pytest.mark.parametrize("activations", ["saved", "recompute"])
+def test_what_waits_from_i_to_w_is_seen(activations: Literal["saved", "recompute"]) -> None:
+    """Left of every microbatch, where weights come last: about as many bytes as a round takes."""
+    task = piped.halving(synthetic.task("a", layers=4, batch=6, boundary_bytes=1 << 20))
+    modes = (*(Mode("resident", "device", activations),) * 3, piped.STAYS)
+    one = piped.piped(task, (0, 1, 2, 3, 4), ((0,), (0,), (1,), (1,)), "zero-bubble", modes)
+    assert one.halved
+    seen = program(one, 1 << 40).held(one.modes)
+    took = [memory.bytes for memory in PipelineRound(one, piped.LINKS).memory]
+    assert all(abs(own - most) <= most // 20 for own, most in zip(seen, took, strict=True))
+
+
+def test_parameters_of_replicas_go_by_the_host_where_devices_send_slowly() -> None:
+    """As soon as that is what a round waits for."""
+    task = synthetic.task("a", layers=6, heterogeneous=False, batch=4, param_bytes=1 << 20)
+    one = piped.piped(task, tuple(range(7)), ((0, 1),) * 6, "breadth")
+    fast, slow = (
+        ModeProgram(one, replace(piped.LINKS, p2p=Rate(by, 20)), (1 << 40,) * 2, (HOST,))
+        for by in (10**11, 10**8)
+    )
+    chosen = [program.chosen(effort()) for program in (fast, slow)]
+    stay = [sum(m.params == "resident" for m in c.strategy.modes) for c in chosen if c]
+    assert stay[0] > stay[1]
+
+
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("seed", range(2))
 def test_modes_fit_and_parts_of_them_are_no_worse(seed: int, part: int) -> None:
@@ -286,6 +326,7 @@ def worth(one: ModeProgram, modes: Sequence[Mode]) -> float:
             sum(come for come, _ in copies),
             sum(go for _, go in copies),
             sum(own.shards[k].update_host_us for k in on_host),
+            sum(one.choices.sent_us(k, device, modes[k]) for k in here),
         ]
         most, work = max(most, *mine), work + sum(mine)
         ended = sorted(
