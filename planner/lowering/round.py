@@ -124,12 +124,13 @@ class Round(Generic[S]):
 
     @property
     def _free(self) -> frozenset[int]:
-        """Additions of replicas' gradients, and what follows them: passes that need not wait for
-        what comes from another device do not."""
-        if not any(self.strategy.added):
-            return frozenset()
-        computes = [(at, e) for at, e in enumerate(self.entries) if e.stream.lane is Lane.COMPUTE]
-        return frozenset(at for at, item in computes if item.name.kind in "RNU")
+        """Where there are replicas, R, N and U on devices: passes do not wait with them for what
+        comes from another device."""
+        return frozenset(
+            at
+            for at, item in enumerate(self.entries if any(self.strategy.added) else ())
+            if item.stream.lane is Lane.COMPUTE and item.name.kind in "RNU"
+        )
 
     def _rank(self, order: Sequence[int]) -> list[int]:
         """Copies are wanted in the order of meaning; updates on the host in the order of the next

@@ -35,7 +35,7 @@ class Updates:
         self.lives, self.before = lives, before
         self.updated = {turn.shard: turn.step for turn in every if turn.kind == "U"}
         self.ready = set[int]()  # shards whose state comes before their update
-        self.added = defaultdict[tuple[int, int], list[int]](list)  # turns behind, by device, shard
+        self.summed = defaultdict[tuple[int, int], list[int]](list)  # see `_add`
         self.norms: int | None = None  # the device that noted the last ones
         self.known: set[int] = set()  # it and those that got them from there, and hosts
 
@@ -65,12 +65,13 @@ class Updates:
         return [Copy.of(self.shards[k], k, "P", turn.device, "state")]
 
     def _add(self, turn: Turn) -> Visit:
-        """R: the sum of another device comes while the pass before is made, two at a time."""
+        """R: the sum of another device comes while the pass before is made. Two of a shard are on a
+        device at a time: one may come when the one before the last is added."""
         device, _, k, n, *_ = turn
         source, size = self.strategy.added[k][n].other, self.shards[k].grad_bytes
-        other, before = Item(f"o{k}", k, "grad", size), self.added[device, k]
-        there = self.lives.take(device, other, n, max([self._early(device), *before[-2:-1]]))
-        before.append(self.lives.now[device] + 1)
+        other, ends = Item(f"o{k}", k, "grad", size), self.summed[device, k]
+        there = self.lives.take(device, other, n, max([self._early(device), *ends[-2:-1]]))
+        ends.append(self.lives.now[device] + 1)
         grad = self.grad(source, k, after=1)
         send = Copy("X", source, "s", k, "grad", size, grad, there, to=device)
         self.lives.give(device, other, n)

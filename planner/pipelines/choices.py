@@ -49,8 +49,8 @@ class Choices:
         if held.learns:
             slab += align(shard.grad_bytes)
             slab += align(shard.state_bytes) if home and mode.update == "device-streamed" else 0
-        whole = held.flying - held.halved if mode.activations == "saved" else 0
-        beside = whole * shard.saved_bytes + held.halved * (shard.left_bytes or 0)
+        whole = held.flying - held.half_done if mode.activations == "saved" else 0
+        beside = whole * shard.saved_bytes + held.half_done * (shard.left_bytes or 0)
         if window.now.shard == k:
             beside += transient_bytes(shard, mode, window.now.kind)
             if window.now.kind == "F" and mode.activations == "saved":

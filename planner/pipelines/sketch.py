@@ -171,7 +171,6 @@ def sketches(
 ) -> Iterator[Sketch]:
     """All that there are. teams: by layer, the replicas that it is to have, 0 for any."""
     apart, points = _points(task)
-    alone = len(chosen) == 1
     for costs in microbatch_costs(task, apart=apart):
         layers = _layers(costs, links, teams)
         for layout in chosen:
@@ -182,7 +181,7 @@ def sketches(
                 n: _stages(costs, layers, layout.replicas, n, points) for n in {n for _, n in ways}
             }
             for named, chunks in ways:
-                for pieces in _pieces(layout, chunks, alone) if ends[chunks] else ():
+                for pieces in _pieces(layout, chunks, len(chosen) == 1) if ends[chunks] else ():
                     spec = PipelineSpec(layout.replicas, costs, ends[chunks])
                     one = Sketch((spec,), named, points, pieces, links)
                     if named != ZERO_BUBBLE or one.halved:
@@ -201,11 +200,11 @@ def _points(task: Task) -> tuple[bool, tuple[int, ...]]:
     return apart, tuple(cut_points(task, apart=apart))
 
 
-def _pieces(layout: Layout, chunks: int, alone: bool) -> tuple[int, ...]:
-    """The shards that a stage may have: in the end one for each replica to be the home of; of a
-    single stage, of the only layout, or of few devices, many, since what moves is whole shards, and
-    half as many."""
-    many = alone or layout.depth == 1 or layout.devices <= _FEW
+def _pieces(layout: Layout, chunks: int, only: bool) -> tuple[int, ...]:
+    """The shards that a stage may have: in the end one for each replica to be the home of. Where
+    there is one stage, few devices, or this layout only: many, since what moves is whole shards,
+    and half as many."""
+    many = only or layout.depth == 1 or layout.devices <= _FEW
     finest = _SHARDS // (layout.depth * chunks) if many else 0
     least = max(*_PIECES, *layout.replicas)
     return tuple(sorted({*_PIECES, max(finest // 2, least), max(finest, least)}))

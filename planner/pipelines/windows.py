@@ -21,12 +21,12 @@ Counts = NDArray[np.int64]
 
 class Held(NamedTuple):
     """A shard's part of a device in a window. flying: microbatches between forward and backward;
-    halved: those of them that are between I and W; near: a run of its passes is under way, or next
-    to one that is; learns: gradients are there."""
+    half_done: those of them between I and W; near: a run of its passes is under way, or next to one
+    that is; learns: gradients are there."""
 
     shard: int
     flying: int
-    halved: int
+    half_done: int
     near: bool
     learns: bool
 
@@ -57,11 +57,11 @@ def _windows(
     """The places of a device's windows among its passes, and what is held there."""
     mine, shards = sorted({one.shard for one in passes}), strategy.on[device]
     flying = {k: _flying(strategy, passes, k) for k in mine}
-    halved = {k: _between(passes, k, "I", "W") for k in mine}
+    half_done = {k: _between(passes, k, "I", "W") for k in mine}
     near, learns = _near(passes), {k: _learns(passes, k) for k in mine}
     weights = [
         sum(flying[k] * shards[k].saved_bytes for k in mine),
-        sum(halved[k] * (shards[k].left_bytes or 0) for k in mine),
+        sum(half_done[k] * (shards[k].left_bytes or 0) for k in mine),
         sum(flying[k] * shards[k].in_bytes for k in mine),
         sum(learns[k] * shards[k].grad_bytes for k in mine)
         + np.array([sum(shards[k].param_bytes for k in here) for here in near]),
@@ -73,8 +73,8 @@ def _windows(
         most = {max(places, key=lambda at, w=weight: w[at]) for weight in weights}  # type: ignore[misc]
         for at in sorted({places[0], places[-1]} | most):
             held = (
-                Held(k, int(flying[k][at]), int(halved[k][at]), k in near[at], bool(learns[k][at]))
-                for k in mine
+                Held(k, int(flying[k][at]), int(half_done[k][at]), k in near[at], bool(made[at]))
+                for k, made in learns.items()
             )
             yield at, tuple(held)
 
@@ -87,7 +87,7 @@ def _flying(strategy: PipelineStrategy, passes: Sequence[Pass], k: int) -> Count
 
 
 def _between(passes: Sequence[Pass], k: int, begin: str, end: str) -> Counts:
-    """Microbatches of a shard between these passes, at every pass."""
+    """Microbatches of a shard from passes of one kind to those of another, at every pass."""
     here = [one.shard == k for one in passes]
     begun = np.cumsum([h and p.kind == begin for h, p in zip(here, passes, strict=True)])
     ended = np.cumsum([h and p.kind == end for h, p in zip(here, passes, strict=True)])
