@@ -46,7 +46,7 @@ from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
 from profiles.lengths import held_out
 
-_FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth a search
+_FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth searching
 
 
 def build(
@@ -196,13 +196,14 @@ def _built(
         searches = baselines(problem)
     elif problem.layout and problem.layout.devices > 1:
         searches.run((), _in_layout(problem, problem.layout), effort)
-    elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
-        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
-        alone = task_bounds(problem, brief, jobs, known=known)
-        explore(problem, searches, alone, effort)
-        known = [{**own, **more} for own, more in zip(known, alone, strict=True)]
     else:
-        searches.run([task.name for task in problem.tasks], (), effort)
+        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
+        searches.alone = task_bounds(problem, brief, jobs, known=known)
+        if policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
+            explore(problem, searches, searches.alone, effort)
+        else:
+            searches.run([task.name for task in problem.tasks], (), effort)
+        known = [{**own, **more} for own, more in zip(known, searches.alone, strict=True)]
     searches.check()
     ways = searches.ways
     chosen = compared(ways, choose_programs(problem, ways, effort))

@@ -32,6 +32,7 @@ class Limits:
     search_far: int = 4  # by more than 1/n of the best period no candidate is improved
     search_packing: int = 3  # of those that pack activations, beside these
     search_near: int = 64  # by more than 1/n no candidate is improved further
+    search_enough: int = 256  # by more than 1/n above its bound a round is worth improving
     plain_near: int = 32  # 1/n of a round that plain training may lose, and nothing else is tried
     every_cut_points: int = 7  # points to cut at, up to which every way to cut is tried
     # Of the phase bound of one shape.

@@ -29,9 +29,15 @@ class _State(NamedTuple):
 
 
 def improve(
-    start: DeviceRound, points: Sequence[int], evaluate: Evaluate, ops: int, effort: Effort
+    start: DeviceRound,
+    points: Sequence[int],
+    evaluate: Evaluate,
+    ops: int,
+    enough_us: int,
+    effort: Effort,
 ) -> DeviceRound:
-    """The best found from `start` on, simulating so many ops at most.
+    """The best found from `start` on, simulating so many ops at most, until its period is short
+    enough.
 
     points: where the chain of layers may be cut. Strategies that do not fit cost a part of it, and
     those that move or compute too much to be better are only laid out where no change helps.
@@ -55,7 +61,13 @@ def improve(
                 yield price // limits.search_rejections, None
 
     found = _State(score(start), start)
-    descend(found, neighbours, lambda one: one.score, ops, lambda _: effort.left <= 0)
+    descend(
+        found,
+        neighbours,
+        lambda one: one.score,
+        ops,
+        lambda _: best.period_us <= enough_us or effort.left <= 0,
+    )
     return best
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from planner.bounds import Bounds
 from planner.errors import Infeasible, NoPlanFound, nearest
 from planner.inputs import DeviceGroup, Effort, Problem
 from planner.processes import each
@@ -45,13 +46,15 @@ one, on any number of devices."""
 
 class _Asked(NamedTuple):
     """A search in a process of its own. host_bytes: what the task may have there. lengths: of its
-    samples and of those of its evaluation, as far as they have some."""
+    samples and of those of its evaluation, as far as they have some. bound_us: no period on one
+    device is below."""
 
     kind: DeviceGroup
     task: Task
     host_bytes: int
     devices: int
     lengths: tuple[Lengths, ...]
+    bound_us: int
 
 
 class _Place(NamedTuple):
@@ -68,6 +71,7 @@ class Searches:
 
     best: the search on several devices, packing: the search for tasks with lengths; None where
     there is none. parts: into how many the host memory beside what is kept is divided (`shares`).
+    alone: the bounds of every task on one device of each kind, none where they are not known.
     """
 
     problem: Problem
@@ -75,6 +79,7 @@ class Searches:
     packing: Packing | None = None
     jobs: int = 1
     parts: int | None = None
+    alone: Sequence[Bounds] = ()
     _found: dict[_Place, Tried] = field(default_factory=dict)
     _ways: dict[_Place, list[Candidate]] = field(default_factory=dict)  # of each task of the shape
     _rooms: list[int] | None = None  # on the host, where it is short of memory
@@ -170,9 +175,15 @@ class Searches:
             names = [task.name] if task.lengths else []
             names += [held_out(task.name)] if task.evaluation_lengths else []
             lengths = tuple(self.problem.lengths[name] for name in names)
-            asked.append(_Asked(bare[at], task, rooms[n], devices, lengths))
+            bound_us = self._bound_us(task.name, at)
+            asked.append(_Asked(bare[at], task, rooms[n], devices, lengths, bound_us))
         tried = partial(_tried, self.best, self.packing)
         return each(tried, asked, effort, self.jobs, _weight)
+
+    def _bound_us(self, name: str, kind: int) -> int:
+        """A period that no plan of a task on one device of a kind is below."""
+        names = [task.name for task in self.problem.tasks]
+        return self.alone[names.index(name)][kind, 1].period_us if self.alone else 0
 
     @property
     def _needs(self) -> list[Need]:
@@ -212,7 +223,7 @@ def _tried(best: Pipelines | None, packing: Packing | None, asked: _Asked, effor
         elif best and asked.devices > 1:
             found = best(own, asked.devices, effort)
         else:
-            found = variants.best_alone(own, effort)
+            found = variants.best_alone(own, asked.bound_us, effort)
     except (Infeasible, NoPlanFound) as error:
         return error
     if isinstance(found, Candidate) and effort.left <= 0:

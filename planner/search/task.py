@@ -69,7 +69,8 @@ class Search:
     """The search for one task on one kind of device. taken_bytes: what the device has beside
     `device_bytes`, for budgets in messages. apart: tied layers may lie in several shards.
     host_bytes: what the task may have on the host, with all that is kept there. cast: the host
-    makes parameters from masters."""
+    makes parameters from masters. bound_us: no period is below. done: what was found is so near
+    that, or trains so plainly, that no more is searched."""
 
     task: Task
     links: Links
@@ -79,7 +80,8 @@ class Search:
     host_bytes: int = PLENTY
     cast: bool = False
     tried: int = 0
-    plain: bool = False  # whether plain training was found to be good enough
+    bound_us: int = 0
+    done: bool = False
 
     @cached_property
     def rounds(self) -> Rounds:
@@ -101,9 +103,12 @@ class Search:
         if effort.left <= 0:
             raise out_of_time(self.task)
         ends = self._plain_training(effort.limits)
-        self.plain = bool(ends)
-        if not ends:
-            ends = self._ends(self._by_cuts(effort), effort)
+        self.done = bool(ends)
+        if not self.done:
+            ends = self._by_cuts(effort)
+        if not self.done:
+            ends = self._ends(ends, effort)
+        if not self.done:
             ends += self._exchanged(min(ends, key=score), effort)
         found = [(made.strategy, made.program()) for made in self._finals(ends, effort.limits)]
         strategy, program = min(found, key=lambda item: duration_us(item[1], self.task.steps))
@@ -138,7 +143,8 @@ class Search:
             known.add(made.strategy.key)
             waiting.append((round_bound_us(made.strategy, self.links), len(waiting), made))
             ops -= len(made.entries)
-            if effort.left <= 0 or ops <= 0:
+            self.done = made.period_us <= self._enough_us(limits)
+            if effort.left <= 0 or ops <= 0 or self.done:
                 break
         self.tried += len(waiting)
         best: dict[tuple[int, tuple[int, ...], int, bool], DeviceRound] = {}
@@ -156,6 +162,10 @@ class Search:
                 key = own.costs.microbatch, own.cuts, own.block, own.packs
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
+
+    def _enough_us(self, limits: Limits) -> int:
+        """A period than which none is much shorter."""
+        return self.bound_us + self.bound_us // limits.search_enough
 
     def _plain_training(self, limits: Limits) -> list[DeviceRound]:
         """Where everything fits and computes nearly all the time, nothing needs to move."""
@@ -190,18 +200,24 @@ class Search:
         least = min((one.period_us for one in starts), default=0)
         ops = effort.limits.search_ops // share
         near = (start for start in starts if start.period_us <= least + least // far)
-        return [
-            improve(start, self.starts.points, self.rounds.fitting, ops, effort) for start in near
-        ]
+        return [self._better(start, ops, effort) for start in near if not self.done]
+
+    def _better(self, start: DeviceRound, ops: int, effort: Effort) -> DeviceRound:
+        """The best found around a round, of which so many ops are simulated."""
+        enough_us = self._enough_us(effort.limits)
+        best = improve(start, self.starts.points, self.rounds.fitting, ops, enough_us, effort)
+        self.done = best.period_us <= enough_us
+        return best
 
     def _exchanged(self, best: DeviceRound, effort: Effort) -> list[DeviceRound]:
         """The best once a shard stays for which several others make room, improved a little."""
-        limits, ops, fitting = effort.limits, effort.limits.search_ops // 10, self.rounds.fitting
-        found = exchanged(best, fitting, limits.search_exchanges) if effort.left > 0 else ()
+        limits, ops = effort.limits, effort.limits.search_ops // 10
+        often = limits.search_exchanges
+        found = exchanged(best, self.rounds.fitting, often) if effort.left > 0 else ()
         start = min(found, key=score, default=None)
         if start is None or start.period_us > best.period_us + best.period_us // limits.search_far:
             return []
-        return [improve(start, self.starts.points, fitting, ops, effort)]
+        return [self._better(start, ops, effort)]
 
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else

@@ -25,10 +25,11 @@ Tried = Found | NoPlanFound
 """The same of one search, which time may have been up for."""
 
 
-def best_alone(asked: tuple[DeviceGroup, Task, int], effort: Effort) -> Found:
+def best_alone(asked: tuple[DeviceGroup, Task, int], bound_us: int, effort: Effort) -> Found:
     """The best strategy found; NoPlanFound when time is up first.
 
-    asked: the kind of devices, the task, and what it may have on the host.
+    asked: the kind of devices, the task, and what it may have on the host. bound_us: no period is
+    below.
     """
     kind, task, host_bytes = asked
     search = Search(
@@ -37,6 +38,7 @@ def best_alone(asked: tuple[DeviceGroup, Task, int], effort: Effort) -> Found:
         kind.device_bytes,
         taken_bytes=kind.taken_bytes,
         host_bytes=host_bytes,
+        bound_us=bound_us,
     )
     found = _in_host(search, effort)
     if isinstance(found, NoPlanFound):
@@ -91,7 +93,7 @@ def _of_ties(search: Search, effort: Effort) -> Tried:
     half = replace(effort.limits, search_ops=effort.limits.search_ops // 2)
     effort, joined = replace(effort, limits=half), replace(search, apart=False)
     found = [_found(joined, effort)]
-    if not (isinstance(found[0], Candidate) and joined.plain):
+    if not joined.done:
         found.append(_found(replace(search, apart=True), effort))
     return _counted(found, search.task.steps)
 
