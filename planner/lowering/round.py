@@ -92,7 +92,7 @@ class Round(Generic[S]):
     def memory(self) -> list[Memory]:
         """The bytes that the round takes of every device."""
         own, reserves = self.strategy, self.reserves
-        if self.draft.free and isinstance(own, PipelineStrategy):
+        if isinstance(own, PipelineStrategy) and self.draft.free:
             reserves = self._reserves(own, self.best[1].queues)
         pairs = zip(self.slabs, reserves, strict=True)
         return [Memory(slab.bytes, reserve) for slab, reserve in pairs]

@@ -129,6 +129,7 @@ class Emitter:
         each: Sequence[MicrobatchCost] = (),
     ) -> None:
         self.costs, self.shards, self.modes = strategy.costs, strategy.shards, strategy.modes
+        self.mode = strategy.mode
         self.task, self.each, self.links = strategy.costs.task.name, each, links
         self.last, self.owner = strategy.last, strategy.owner
         self.top = max(strategy.holders, default=None)
@@ -205,14 +206,10 @@ class Emitter:
         shards = self.each[turn.number].shards if self.each else self.shards
         return shards[turn.shard]
 
-    def _mode(self, turn: Turn) -> Mode:
-        """The mode of its shard's microbatch."""
-        return self.modes[turn.shard].of(turn.number, self.costs.microbatches)
-
     def _pass(self, turn: Turn) -> _Work:
         """F, B, I or W: the same for all microbatches that cost the same and are treated so."""
         _, kind, k, m, each, _ = turn
-        mode, adds = self._mode(turn), (turn.device, k) in self.begun
+        mode, adds = self.mode(k, m), (turn.device, k) in self.begun
         key = kind, k, each, mode.activations, adds, m if self.each else 0
         if key not in self.passes:
             found = self._forward(turn, mode) if kind == "F" else self._backward(turn, mode, adds)

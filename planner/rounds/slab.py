@@ -233,11 +233,15 @@ def bytes_alive(values: Iterable[Value], steps: int) -> list[int]:
 
 def buffers_of(value: Value, offset: int) -> list[Buffer]:
     """The value's buffers, one after the other from there on."""
-    size, space = value.bytes // value.parts, value.space
-    name = buffer_name(space, value.name)
+    return [Buffer(name, value.space, at, size) for name, at, size in _parts(value, offset)]
+
+
+def _parts(value: Value, offset: int) -> list[tuple[str, int, int]]:
+    """Names, offsets and bytes of the same."""
+    name, size = buffer_name(value.space, value.name), value.bytes // value.parts
     if value.parts == 1:
-        return [Buffer(name, space, offset, size)]
-    return [Buffer(f"{name}.{m}", space, offset + m * size, size) for m in range(value.parts)]
+        return [(name, offset, size)]
+    return [(f"{name}.{m}", offset + m * size, size) for m in range(value.parts)]
 
 
 def _before(lives: Sequence[Life], steps: int) -> dict[str, list[str]]:
@@ -248,11 +252,11 @@ def _before(lives: Sequence[Life], steps: int) -> dict[str, list[str]]:
     """
     moving = [life for life in lives if life.last - life.first + 1 < steps]
     moving.sort(key=lambda life: life.first % steps)
-    buffers = [buffer for life in moving for buffer in buffers_of(life.value, life.offset)]
-    low = np.array([buffer.offset for buffer in buffers], np.int64)
-    size = np.array([buffer.bytes for buffer in buffers], np.int64)
+    buffers = [part for life in moving for part in _parts(life.value, life.offset)]
+    low = np.array([offset for _, offset, _ in buffers], np.int64)
+    size = np.array([size for _, _, size in buffers], np.int64)
     begins, owners = (column.tolist() for column in _owners(low, low + size))
-    names = [buffer.name for buffer in buffers]
+    names = [name for name, _, _ in buffers]
     return {
         name: [names[owner] for owner in owners[begins[at] : begins[at + 1]]]
         for at, name in enumerate(names)

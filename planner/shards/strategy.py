@@ -27,7 +27,14 @@ class Planned:
 
     def mode(self, k: int, m: int) -> Mode:
         """The mode of a shard's microbatch."""
-        return self.modes[k].of(m, self.costs.microbatches)
+        mode = self.modes[k]
+        return self._each[k][m] if mode.recomputed else mode
+
+    @cached_property
+    def _each(self) -> dict[int, list[Mode]]:
+        """The modes of all microbatches of the shards that recompute some of them."""
+        count, mixed = self.costs.microbatches, enumerate(self.modes)
+        return {k: [mode.of(m, count) for m in range(count)] for k, mode in mixed if mode.recomputed}
 
     @cached_property
     def last(self) -> int:
