@@ -65,16 +65,17 @@ def sweep(
         for (h2d, d2h), size in product(links, microbatches)
     ]
     sizes = [size for _, size in product(links, microbatches)]
-    rows: list[SweepRow] = []
+    found = list[SweepRow]()
     total = len(lines) * (len(ordered) + 1)
     with tqdm(total=total, unit="plan", disable=None, file=sys.stderr) as bar:
         for changed, size in zip(lines, sizes, strict=True):
             line = _line(changed, size)
-            found = []
             for budget in (*ordered, in_memory_bytes(changed)):
                 found.append(_row(changed, line, budget, setting, lengths or {}))
                 bar.update()
-            rows += judged(found[:-1], found[-1])
+    every = list(no_longer(found))
+    each = (every[at:][: len(ordered) + 1] for at in range(0, total, len(ordered) + 1))
+    rows = (row for *own, roomy in each for row in judged(own, roomy))
     return Sweep(tuple(rows), profile.estimated, profile.emulated)
 
 
@@ -179,13 +180,8 @@ def _layout(plan: Plan) -> str:
 
 
 def judged(rows: Sequence[SweepRow], roomy: SweepRow) -> list[SweepRow]:
-    """A line's rows, budgets ascending, with the knee marked and the tax reckoned.
-
-    What fits a small budget fits a large one: a row has the plan of a smaller budget where the
-    search found none that is as short, and the line's shortest step is one that memory for
-    everything allows.
-    """
-    rows = list(_no_longer(rows))
+    """A line's rows, budgets ascending, with the knee marked and the tax reckoned. The line's
+    shortest step is one that memory for everything allows."""
     steps = [row.outcome.step_us for row in rows if row.outcome]
     best = min(steps, default=0)
     free = min([*steps, roomy.outcome.step_us]) if roomy.outcome else None
@@ -200,10 +196,21 @@ def judged(rows: Sequence[SweepRow], roomy: SweepRow) -> list[SweepRow]:
     ]
 
 
-def _no_longer(rows: Iterable[SweepRow]) -> Iterator[SweepRow]:
-    """The rows, each with the shortest outcome up to it."""
-    best: SweepOutcome | None = None
+def no_longer(rows: Sequence[SweepRow]) -> Iterator[SweepRow]:
+    """The rows, each with the shortest outcome of those that have no more: what fits a small budget
+    fits a large one, and takes no longer over a faster link."""
     for row in rows:
-        if row.outcome and (best is None or row.outcome.step_us <= best.step_us):
-            best = row.outcome
+        able = (one.outcome for one in rows if one.outcome and _has_no_more(one, row))
+        best = min(able, key=lambda one: (one.step_us, one != row.outcome), default=None)
         yield replace(row, outcome=best, problem="", smallest_bytes=None) if best else row
+
+
+def _has_no_more(one: SweepRow, other: SweepRow) -> bool:
+    """True if no memory and no link of one is larger or faster, with the same microbatches."""
+    slow, fast = one.line, other.line
+    return (
+        one.device_bytes <= other.device_bytes
+        and slow.h2d_bytes_per_s <= fast.h2d_bytes_per_s
+        and slow.d2h_bytes_per_s <= fast.d2h_bytes_per_s
+        and slow.microbatch == fast.microbatch
+    )

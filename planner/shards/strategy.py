@@ -34,7 +34,9 @@ class Planned:
     def _each(self) -> dict[int, list[Mode]]:
         """The modes of all microbatches of the shards that recompute some of them."""
         count, mixed = self.costs.microbatches, enumerate(self.modes)
-        return {k: [mode.of(m, count) for m in range(count)] for k, mode in mixed if mode.recomputed}
+        return {
+            k: [mode.of(m, count) for m in range(count)] for k, mode in mixed if mode.recomputed
+        }
 
     @cached_property
     def last(self) -> int:

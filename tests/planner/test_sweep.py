@@ -16,7 +16,7 @@ import plans
 import profiles
 from planner import NoPlanFound, Problem, build
 from planner.inputs.whatif import only_microbatch, override
-from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, sweep
+from planner.sweep import Setting, bottleneck, in_memory_bytes, judged, no_longer, sweep
 from planner.sweep_table import (
     Line,
     Sweep,
@@ -161,9 +161,11 @@ def test_rows_are_what_build_says(swept: Sweep) -> None:
     assert found.peak_bytes == device_times(plan)[0].peak_bytes
 
 
-def made(*steps: int | None) -> Sweep:
+USUAL = Line(GB, GB, None)
+
+
+def made(*steps: int | None, line: Line = USUAL) -> Sweep:
     """A line of budgets 1, 2, ... GiB with these step times, None where there is no plan."""
-    line = Line(GB, GB, None)
     rows = [
         SweepRow(
             line,
@@ -190,12 +192,24 @@ def test_knee_is_the_smallest_budget_within_five_percent_of_the_best() -> None:
 
 def test_more_memory_is_never_slower() -> None:
     """Where the search found less, or nothing in time, the plan of a smaller budget does."""
-    rows = judged(made(None, 120, 130, None, 110, 115).rows, made(100).rows[0])
-    steps = [row.outcome.step_us if row.outcome else None for row in rows]
-    assert steps == [None, 120, 120, 120, 110, 110]
+    rows = judged([*no_longer(made(None, 120, 130, None, 110, 115).rows)], made(100).rows[0])
+    assert steps_of(rows) == [None, 120, 120, 120, 110, 110]
     assert [bool(row.problem) for row in rows] == [True] + [False] * 5
     assert [row.spill_tax for row in rows[1:]] == [1.2, 1.2, 1.2, 1.1, 1.1]
     assert [row.knee for row in rows] == [False] * 4 + [True, False]
+
+
+def test_faster_link_is_never_slower() -> None:
+    """A slower link's plan does, of as many bytes and as large microbatches."""
+    slow, fast, other = (Line(GB, GB, 1), 130, 110), (Line(GB, 2 * GB, 1), 140, 105), GB // 2
+    across, large = (Line(2 * GB, other, 1), 150, 150), (Line(2 * GB, 2 * GB, 2), None, 120)
+    lines = [fast, across, slow, large]
+    rows = [row for line, *steps in lines for row in made(*steps, line=line).rows]
+    assert steps_of([*no_longer(rows)]) == [130, 105, 150, 150, 130, 110, None, 120]
+
+
+def steps_of(rows: Sequence[SweepRow]) -> list[int | None]:
+    return [row.outcome.step_us if row.outcome else None for row in rows]
 
 
 def texted() -> Profile:
