@@ -32,10 +32,9 @@ def dependencies(
     Buffers that are not listed must be disjoint.
     """
     codes: dict[str, int] = defaultdict(count().__next__)
-    reads, writes = (
-        flat([[codes[name] for name in one] for one in touched])
-        for touched in ([e.reads.values() for e in entries], [e.writes.values() for e in entries])
-    )
+    code = codes.__getitem__
+    reads = flat([[*map(code, entry.reads.values())] for entry in entries])
+    writes = flat([[*map(code, entry.writes.values())] for entry in entries])
     taken = flat([[codes[other] for other in before.get(b, ()) if other in codes] for b in codes])
     begins, found = (column.tolist() for column in _conflicts(*reads, *writes, *taken))
     return [found[low:high] for low, high in pairwise(begins)]

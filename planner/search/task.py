@@ -28,6 +28,7 @@ from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
+_POINTS = 96  # to cut at, from which on a search has all its ops
 _LITTLE, _FURTHER, _AGAIN = 12, 8, 2  # parts of the ops that improve one start, each time
 
 
@@ -128,7 +129,7 @@ class Search:
 
     def _by_cuts(self, effort: Effort) -> list[DeviceRound]:
         """The best plan for each way to cut, of those that can be among the best."""
-        ops, limits = effort.limits.search_ops, effort.limits
+        ops, limits = self._ops(effort.limits), effort.limits
         plain = [one for costs in self.starts.sizes for one in self.starts.simple(costs, limits)]
         if not any(self.rounds.fitting(strategy) for strategy in plain):
             # The smallest budget that is named has to be the smallest that is planned.
@@ -162,6 +163,13 @@ class Search:
                 key = own.costs.microbatch, own.cuts, own.block, own.packs
                 best[key] = min(best.get(key, laid), laid, key=score)
         return list(best.values())
+
+    def _ops(self, limits: Limits) -> int:
+        """How many ops it simulates. Chains with few points to cut at have few neighbours; steps of
+        few microbatches have rounds of few ops, of which one more or less there matters more."""
+        points, few = len(self.starts.points), min(one.microbatches for one in self.starts.sizes)
+        share = 2 * _POINTS + 3 * min(points, _POINTS)
+        return limits.search_ops * share * (few + 1) // (5 * _POINTS * few)
 
     def _enough_us(self, limits: Limits) -> int:
         """A period than which none is much shorter."""
@@ -198,7 +206,7 @@ class Search:
         """The starts improved, each with a share of the ops that there are for it; not those that
         are by more than 1/far too long to catch up with the best."""
         least = min((one.period_us for one in starts), default=0)
-        ops = effort.limits.search_ops // share
+        ops = self._ops(effort.limits) // share
         near = (start for start in starts if start.period_us <= least + least // far)
         return [self._better(start, ops, effort) for start in near if not self.done]
 
@@ -211,13 +219,12 @@ class Search:
 
     def _exchanged(self, best: DeviceRound, effort: Effort) -> list[DeviceRound]:
         """The best once a shard stays for which several others make room, improved a little."""
-        limits, ops = effort.limits, effort.limits.search_ops // 10
-        often = limits.search_exchanges
+        limits, often = effort.limits, effort.limits.search_exchanges
         found = exchanged(best, self.rounds.fitting, often) if effort.left > 0 else ()
         start = min(found, key=score, default=None)
         if start is None or start.period_us > best.period_us + best.period_us // limits.search_far:
             return []
-        return [self._better(start, ops, effort)]
+        return [self._better(start, self._ops(limits) // 10, effort)]
 
     def _too_small(self) -> Infeasible:
         """Why not even the least fits: how much more memory the host needs, if that would do; else
