@@ -7,12 +7,13 @@ block at other places.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from itertools import islice
 
 from planner.bounds import Solution, Terms, again, block_at, guides, rounded
 from planner.inputs import Effort
 from planner.lowering import DeviceRound, fitted, least_bytes
-from planner.search.round_bound import round_bound_bytes
+from planner.search.round_bound import round_bound_bytes, round_bound_us
 from planner.search.starts import Starts
 from planner.shards import PLENTY, Links, Strategy
 
@@ -48,11 +49,12 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Guided:
-    """The rounds that load programs lead to."""
+    """The rounds that load programs lead to. periods: of those found, which pack or do not."""
 
     starts: Starts
     rounds: Rounds
     effort: Effort
+    periods: dict[bool, list[int]] = field(default_factory=lambda: {False: [], True: []})
 
     @property
     def groups(self) -> int:
@@ -130,13 +132,15 @@ class Guided:
             overs = []
             for evened in (False, True):
                 strategy = rounded(guide, groups, effort, even=evened)
+                if not self._may_start(strategy):
+                    continue
                 fits = self.rounds.made(strategy)
                 missing = 0 if fits else least_bytes(strategy) - self.rounds.host_bytes
                 made = fits or DeviceRound(strategy, self.rounds.links, self.rounds.device_bytes)
                 over = made.device_bytes - self.rounds.device_bytes
                 if over <= 0 and fits:
-                    yield made
-                    yield from self._deeper(made.strategy)
+                    yield self._noted(made)
+                    yield from map(self._noted, self._deeper(made.strategy))
                 else:
                     overs.append((max(0, over), missing))
             if not overs or (guide.terms.host_bytes is None and all(m for _, m in overs)):
@@ -148,6 +152,17 @@ class Guided:
             if smaller is None:
                 return
             guide = smaller
+
+    def _may_start(self, strategy: Strategy) -> bool:
+        """True if its round may be among the shortest, from which the search goes on."""
+        count = self.effort.limits.search_starts
+        best = nsmallest(count, self.periods[strategy.packs])
+        return len(best) < count or round_bound_us(strategy, self.rounds.links) <= best[-1]
+
+    def _noted(self, made: DeviceRound) -> DeviceRound:
+        """The round, of which the period is known from now on."""
+        self.periods[made.strategy.packs].append(made.period_us)
+        return made
 
     def _deeper(self, strategy: Strategy) -> Iterator[DeviceRound]:
         """The strategy with as many buffers for what it packs as fit: copies then wait less for

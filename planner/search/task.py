@@ -28,7 +28,7 @@ from plans.timing import duration_us
 from profiles.schema import Task
 
 _NO_SCORE = 1 << 62, 0
-_POINTS = 96  # to cut at, from which on a search has all its ops
+_POINTS = 80  # to cut at, from which on a search has all its ops
 _LITTLE, _FURTHER, _AGAIN = 12, 8, 2  # parts of the ops that improve one start, each time
 
 
@@ -168,8 +168,8 @@ class Search:
         """How many ops it simulates. Chains with few points to cut at have few neighbours; steps of
         few microbatches have rounds of few ops, of which one more or less there matters more."""
         points, few = len(self.starts.points), min(one.microbatches for one in self.starts.sizes)
-        share = 2 * _POINTS + 3 * min(points, _POINTS)
-        return limits.search_ops * share * (few + 1) // (5 * _POINTS * few)
+        share = _POINTS + min(points, _POINTS)
+        return limits.search_ops * share * (few + 1) // (2 * _POINTS * few)
 
     def _enough_us(self, limits: Limits) -> int:
         """A period than which none is much shorter."""
