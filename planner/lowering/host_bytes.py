@@ -67,7 +67,7 @@ def store(strategy: Planned) -> Store:
         ),
         "host",
     )
-    base, scratch = extent(held), Scratch.of(strategy).buffers
+    base, scratch = extent(held), Scratch(strategy).buffers
     behind = (structs.replace(buffer, offset=base + buffer.offset) for buffer in scratch)
     return Store(held, tuple(behind))
 
@@ -88,30 +88,52 @@ def least_bytes(strategy: Planned) -> int:
     return store(strategy).bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scratch:
-    """The layout of what waits on the host for a while. before: for a buffer, those whose bytes it
-    takes over. order: the shards updated there, those first whose gradients have to go first."""
+    """The layout of what waits on the host for a while. walk: of the strategy, where that is at
+    hand."""
 
-    buffers: tuple[Buffer, ...]
-    before: dict[str, list[str]]
-    order: tuple[int, ...]
+    strategy: Planned
+    walk: Walk | None = None
 
-    @classmethod
-    def of(cls, strategy: Planned, walk: Walk | None = None) -> "Scratch":
-        """walk: of the strategy, where that is at hand."""
-        if not isinstance(strategy, Strategy):
-            return cls(pack(strategy.waiting(), "host"), {}, ())
-        waiting = _Waiting(strategy, walk)
-        if strategy.host_bytes is None:
-            values = waiting.values()
-            ends = accumulate((value.bytes for value in values), initial=0)
-            placed = zip(values, ends, strict=False)
-            buffers = tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
-            return cls(buffers, {}, tuple(sorted(k for k, _ in waiting.grads)))
-        layout = waiting.stretched(strategy.host_bytes)
-        order = sorted((life.last, life.value.number) for life in layout.placed if _is_grad(life))
-        return cls(layout.buffers, layout.before, tuple(k for _, k in order))
+    @cached_property
+    def _waiting(self) -> "_Waiting | None":
+        """What waits; None on several devices, where it has bytes of its own."""
+        return _Waiting(self.strategy, self.walk) if isinstance(self.strategy, Strategy) else None
+
+    @cached_property
+    def _changing(self) -> Slab | None:
+        """The layout in which bytes change hands; None where everything has bytes of its own."""
+        own = self.strategy
+        room = own.host_bytes if isinstance(own, Strategy) else None
+        return self._waiting.stretched(room) if self._waiting and room is not None else None
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """From 0 on."""
+        if self._changing:
+            return self._changing.buffers
+        if not self._waiting:
+            return pack(self.strategy.waiting(), "host")
+        values = self._waiting.values()
+        ends = accumulate((value.bytes for value in values), initial=0)
+        placed = zip(values, ends, strict=False)
+        return tuple(buffer for value, at in placed for buffer in buffers_of(value, at))
+
+    @cached_property
+    def before(self) -> dict[str, list[str]]:
+        """For a buffer, those whose bytes it takes over."""
+        return self._changing.before if self._changing else {}
+
+    @cached_property
+    def order(self) -> list[int]:
+        """The shards updated there, those first whose gradients have to go first."""
+        if self._changing:
+            lives = (
+                (life.last, life.value.number) for life in self._changing.placed if _is_grad(life)
+            )
+            return [k for _, k in sorted(lives)]
+        return sorted(k for k, _ in self._waiting.grads) if self._waiting else []
 
 
 def _is_grad(life: Life) -> bool:

@@ -112,7 +112,7 @@ class Round(Generic[S]):
     @cached_property
     def draft(self) -> Draft:
         """The round by positions; on one device loads may serve the next round."""
-        entries, scratch = self.entries, Scratch.of(self.strategy, self.walk)
+        entries, scratch = self.entries, Scratch(self.strategy, self.walk)
         before = {buffer: others for slab in self.slabs for buffer, others in slab.before.items()}
         needs = dependencies(entries, {**before, **scratch.before})
         loads: dict[int, int] = {}  # by shard the first of its parameters

@@ -10,7 +10,7 @@ once for the first round:
     h2d   P3 P4 | P9 (for the next round) P5 P6 | P8 (for the next round) ...
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,9 +102,9 @@ def in_order(draft: Draft) -> Orders:
 
 def _queues(draft: Draft, order: Iterable[int]) -> dict[Stream, list[int]]:
     """Each stream's ops in an order of all."""
-    queues: dict[Stream, list[int]] = {}
+    queues, streams = defaultdict[Stream, list[int]](list), draft.streams
     for at in order:
-        queues.setdefault(draft.streams[at], []).append(at)
+        queues[streams[at]].append(at)
     return queues
 
 
