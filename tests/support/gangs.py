@@ -45,5 +45,5 @@ def wider(way: Candidate, devices: int, percent: int) -> Candidate:
 
 def pipelines(asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:
     """A search for programs on several devices, which are as much quicker, less a twentieth."""
-    found = best_alone(asked, effort)
+    found = best_alone(asked, 0, effort)
     return wider(found, devices, 5) if isinstance(found, Candidate) else found

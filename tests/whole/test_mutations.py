@@ -53,7 +53,7 @@ def test_every_harmful_mutant_of_a_built_plan_is_refused(
     [
         (1, 64, 2, [["t0", "t1", "t2"]]),
         (2, 200, 4, [["t0", "t1", "t2"]]),
-        (1, 60, 2, [["t0", "t1"], ["t2"]]),
+        (1, 62, 2, [["t0", "t1"], ["t2"]]),
     ],
 )
 def test_every_harmful_mutant_of_tasks_on_a_base_is_refused(
