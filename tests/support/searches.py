@@ -16,6 +16,7 @@ QUICK = Limits(
     search_guides=2,
     every_cut_points=3,
     bound_divisions=2,
+    bound_whole=0,
     choice_works=100,
     timetable_parts=3_000,
 )
