@@ -46,7 +46,7 @@ from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
 from profiles.lengths import held_out
 
-_FORETOLD = 0.25  # of the time, at most, for the bounds that say what is worth searching
+_FORETOLD = 0.25  # of the time, at most, for the bounds that say how long to search, and what
 
 
 def build(
@@ -187,23 +187,24 @@ def _built(
     search = partial(best_pipeline, order=problem.order, alike=problem.additions)
     if problem.layout:
         search = partial(search, layout=problem.layout)
-    packing, known = None, bounds_by_lengths(problem)
+    packing, known, alone = None, bounds_by_lengths(problem), list[Bounds]()
     if tables:
         bare = replace(problem, lengths={})  # for other processes
         packing = partial(planned, bare, tables, jobs)
-    searches = Searches(problem, search, packing, jobs, parts)
+    forced = problem.layout if problem.layout and problem.layout.devices > 1 else None
+    if policy != "hydra" and not forced:
+        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
+        alone = task_bounds(problem, brief, jobs, known=known)
+        known = [{**own, **more} for own, more in zip(known, alone, strict=True)]
+    searches = Searches(problem, search, packing, jobs, parts, alone)
     if policy == "hydra":
         searches = baselines(problem)
-    elif problem.layout and problem.layout.devices > 1:
-        searches.run((), _in_layout(problem, problem.layout), effort)
+    elif forced:
+        searches.run((), _in_layout(problem, forced), effort)
+    elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
+        explore(problem, searches, alone, effort)
     else:
-        brief = replace(effort, deadline=effort.deadline - effort.left * (1 - _FORETOLD))
-        searches.alone = task_bounds(problem, brief, jobs, known=known)
-        if policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
-            explore(problem, searches, searches.alone, effort)
-        else:
-            searches.run([task.name for task in problem.tasks], (), effort)
-        known = [{**own, **more} for own, more in zip(known, searches.alone, strict=True)]
+        searches.run([task.name for task in problem.tasks], (), effort)
     searches.check()
     ways = searches.ways
     chosen = compared(ways, choose_programs(problem, ways, effort))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
+from statistics import fmean
 from typing import NamedTuple
 
 from planner.errors import Infeasible, NoPlanFound
@@ -167,9 +168,9 @@ class Search:
     def _ops(self, limits: Limits) -> int:
         """How many ops it simulates. Chains with few points to cut at have few neighbours; steps of
         few microbatches have rounds of few ops, of which one more or less there matters more."""
-        points, few = len(self.starts.points), min(one.microbatches for one in self.starts.sizes)
-        share = _POINTS + min(points, _POINTS)
-        return limits.search_ops * share * (few + 1) // (2 * _POINTS * few)
+        few = fmean(1 + 1 / costs.microbatches for costs in self.starts.sizes)
+        long = (_POINTS + min(len(self.starts.points), _POINTS)) / (2 * _POINTS)
+        return int(limits.search_ops * few * long)
 
     def _enough_us(self, limits: Limits) -> int:
         """A period than which none is much shorter."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support import synthetic
 from support.searches import TENTH
 from support.strategies import Small, faster, fitted, small
 
@@ -111,6 +112,32 @@ def test_a_strategy_is_made_once_however_many_starts_lead_to_it(
     case = small(2, 4)
     assert found(case, case.links, case.device_bytes)
     assert len(made) == len({*made}) > 10
+
+
+def test_a_search_ends_once_nothing_is_much_shorter() -> None:
+    """What is near the bound is not improved, and a start that is near it is the last one."""
+    case = small(2, 4)
+    whole = search(case)
+    best = whole.best(Effort(time.monotonic() + PLENTY_S, 0, TENTH)).program.period_us
+    for bound_us, done in ((best * 255 // 256, False), (best, True), (2 * best, True)):
+        one = replace(search(case), bound_us=bound_us)
+        us = one.best(Effort(time.monotonic() + PLENTY_S, 0, TENTH)).program.period_us
+        assert (one.done, len(one.rounds.known) < len(whole.rounds.known)) == (done, done)
+        assert us <= max(best, bound_us + bound_us // 256)
+
+
+def test_long_chains_and_steps_of_few_microbatches_are_searched_for_longer() -> None:
+    """From 80 points to cut at on no longer; of several sizes of microbatches it is the mean."""
+
+    def ops(layers: int, *sizes: int) -> int:
+        task = synthetic.task("t", layers=layers, batch=8)
+        costs = tuple(one for one in task.batches if one.microbatch in sizes)
+        case = replace(small(1, 3), task=structs.replace(task, batches=costs))
+        return search(case)._ops(replace(default(), search_ops=8_000))
+
+    assert [ops(layers, 1) for layers in (19, 39, 79, 90)] == [5_625, 6_750, 9_000, 9_000]
+    assert [ops(79, size) for size in (1, 4, 8)] == [9_000, 12_000, 16_000]
+    assert ops(79, 4, 8) == 14_000
 
 
 def rough(key: str, period_us: int) -> Any:
