@@ -8,16 +8,19 @@ from msgspec import structs
 from support import gangs, synthetic
 from support.searches import SHORT, effort
 
+from planner.bounds.task import task_bounds
 from planner.builder import build
 from planner.errors import Infeasible, NoPlanFound
 from planner.inputs.problem import DeviceGroup, Effort, Problem
 from planner.lowering.round import DeviceRound
+from planner.search import variants
 from planner.search.searches import Searches
 from planner.search.shapes import renamed
-from planner.search.task import Wide
+from planner.search.task import Candidate, Search, Wide
 from planner.search.variants import Found
 from planner.shards.costs import TaskCosts
 from planner.shards.shard_cost import Links
+from planner.shards.values import PLENTY
 from profiles.codec import pretty
 from profiles.schema import Task
 
@@ -41,6 +44,40 @@ def test_a_renamed_program_is_the_one_laid_out_anew(name: str) -> None:
     made = DeviceRound(strategy, Links.of(problem.device), problem.device_bytes)
     assert second.program == made.program()
     assert renamed(second.program, "t") == first.program
+
+
+def test_a_build_tells_every_search_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its task on one device of its kind."""
+    told, whole = dict[str, int](), variants.best_alone
+
+    def noted(one: tuple[DeviceGroup, Task, int], bound_us: int, own: Effort) -> Found:
+        told[one[1].name] = bound_us
+        return whole(one, bound_us, own)
+
+    monkeypatch.setattr(variants, "best_alone", noted)
+    small, large = (synthetic.task(f"t{n}", layers=n, seed=n) for n in (2, 4))
+    problem = synthetic.problem(small, large, usable_bytes=6 << 20)
+    build(problem, profile_sha256="0" * 64, limits=SHORT)
+    bounds = task_bounds(problem, effort(SHORT))
+    assert told == {f"t{n}": one[0, 1].period_us for n, one in zip((2, 4), bounds, strict=True)}
+
+
+@pytest.mark.parametrize(("bound_us", "searches"), [(0, 2), (1 << 40, 1)])
+def test_ties_are_not_searched_apart_where_joined_ones_are_short_enough(
+    monkeypatch: pytest.MonkeyPatch, bound_us: int, searches: int
+) -> None:
+    apart, best = list[bool](), Search.best
+
+    def noted(search: Search, own: Effort) -> Candidate:
+        apart.append(search.apart)
+        return best(search, own)
+
+    monkeypatch.setattr(Search, "best", noted)
+    task = synthetic.task("t", layers=4, ties=((0, 3),))
+    (kind,) = synthetic.problem(task, usable_bytes=12 << 20).kinds
+    found = variants.best_alone((kind, task, PLENTY), bound_us, effort(SHORT))
+    assert isinstance(found, Candidate)
+    assert apart == [False, True][:searches]
 
 
 def slow(asked: tuple[DeviceGroup, Task, int], devices: int, effort: Effort) -> Found:

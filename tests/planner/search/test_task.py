@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,10 @@ from planner import Infeasible, build
 from planner.bounds import Solution, Terms
 from planner.inputs.limits import Limits, default
 from planner.inputs.problem import Effort
-from planner.lowering import host_bytes
+from planner.lowering import DeviceRound, host_bytes
 from planner.search import guided
 from planner.search.guided import Guided, Rounds
+from planner.search.local_search import improve
 from planner.search.task import Candidate, Search, lay_out_on
 from planner.shards import Strategy
 from planner.shards.shard_cost import Links
@@ -114,16 +116,38 @@ def test_a_strategy_is_made_once_however_many_starts_lead_to_it(
     assert len(made) == len({*made}) > 10
 
 
-def test_a_search_ends_once_nothing_is_much_shorter() -> None:
+def test_a_search_ends_once_nothing_is_much_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is near the bound is not improved, and a start that is near it is the last one."""
-    case = small(2, 4)
-    whole = search(case)
-    best = whole.best(Effort(time.monotonic() + PLENTY_S, 0, TENTH)).program.period_us
-    for bound_us, done in ((best * 255 // 256, False), (best, True), (2 * best, True)):
+    case, starts, every = small(5, 4), list[DeviceRound](), Guided.every
+
+    def counted(guides: Guided) -> Iterator[DeviceRound]:
+        for made in every(guides):
+            starts.append(made)
+            yield made
+
+    def ended(bound_us: int) -> tuple[bool, int, int, int]:
+        starts.clear()
         one = replace(search(case), bound_us=bound_us)
         us = one.best(Effort(time.monotonic() + PLENTY_S, 0, TENTH)).program.period_us
-        assert (one.done, len(one.rounds.known) < len(whole.rounds.known)) == (done, done)
-        assert us <= max(best, bound_us + bound_us // 256)
+        return one.done, us, len(starts), len(one.rounds.known)
+
+    monkeypatch.setattr(Guided, "every", counted)
+    whole, best, guided_, made = ended(0)
+    assert not whole
+    assert ended(best * 255 // 256) == (False, best, guided_, made)
+    done, us, _, fewer = ended(best)
+    assert (done, us) == (True, best)
+    assert fewer < made
+    assert ended(1 << 40)[::2] == (True, 1)
+
+
+def test_a_round_that_is_short_enough_is_not_improved() -> None:
+    one, effort = search(small(5, 4)), Effort(time.monotonic() + PLENTY_S, 0, TENTH)
+    start, tried = next(Guided(one.starts, one.rounds, effort).every()), list[Strategy]()
+    for enough_us in (0, start.period_us):
+        tried.clear()
+        improve(start, one.starts.points, tried.append, 9_000, enough_us, effort)
+        assert bool(tried) == (enough_us == 0)
 
 
 def test_long_chains_and_steps_of_few_microbatches_are_searched_for_longer() -> None:
@@ -190,6 +214,24 @@ def test_a_guide_has_less_memory_as_long_as_its_rounds_get_shorter(
     made = [*guides._roomier(solved(Any, terms))]
     assert [one.period_us for one in made] == [100, 90, 95]
     assert rooms == [terms.room_bytes - n * (case.device_bytes // 24) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "found"),
+    [(1, [1], False), (2, [1], True), (2, [1, 1], False), (1, [], True)],
+)
+def test_what_cannot_be_among_the_starts_is_not_laid_out(
+    count: int, known: list[int], found: bool
+) -> None:
+    """Where as many rounds are known as the search goes on from, no longer ones are made."""
+    case = small(5, 4)
+    limits = replace(default(), search_starts=count)
+    effort = Effort(time.monotonic() + PLENTY_S, 0, limits)
+    rounds, periods = search(case).rounds, {False: [*known], True: [*known]}
+    guides = Guided(search(case).starts, rounds, effort, periods)
+    made = [one.period_us for one in guides.every()]
+    assert bool(made) == bool(rounds.known) == found
+    assert sorted([*periods[False], *periods[True]]) == sorted([*known, *known, *made])
 
 
 def test_the_finest_shards_are_single_layers_of_a_deep_chain() -> None:
