@@ -73,7 +73,8 @@ def test_ties_are_not_searched_apart_where_joined_ones_are_short_enough(
         return best(search, own)
 
     monkeypatch.setattr(Search, "best", noted)
-    task = synthetic.task("t", layers=4, ties=((0, 3),))
+    joined = synthetic.task("t", layers=4, ties=((0, 3),))
+    task = structs.replace(joined, tie_bytes=(1 << 18,))
     (kind,) = synthetic.problem(task, usable_bytes=12 << 20).kinds
     found = variants.best_alone((kind, task, PLENTY), bound_us, effort(SHORT))
     assert isinstance(found, Candidate)
