@@ -46,7 +46,7 @@ from plans.schema import Device, Plan, Segment, Task
 from profiles.errors import FormatError
 from profiles.lengths import held_out
 
-_FORETOLD = 0.25  # of the time, at most, for the bounds that say how long to search, and what
+_FORETOLD = 0.25  # of the time, at most, for the bounds, which say what to search and when to end
 
 
 def build(
@@ -201,7 +201,7 @@ def _built(
         searches = baselines(problem)
     elif forced:
         searches.run((), _in_layout(problem, forced), effort)
-    elif policy == "gantry" and not problem.layout and problem.devices > len(problem.kinds):
+    elif not problem.layout and problem.devices > len(problem.kinds):
         explore(problem, searches, alone, effort)
     else:
         searches.run([task.name for task in problem.tasks], (), effort)

@@ -73,8 +73,8 @@ def sweep(
             for budget in (*ordered, in_memory_bytes(changed)):
                 found.append(_row(changed, line, budget, setting, lengths or {}))
                 bar.update()
-    every = list(no_longer(found))
-    each = (every[at:][: len(ordered) + 1] for at in range(0, total, len(ordered) + 1))
+    every, size = list(no_longer(found)), len(ordered) + 1
+    each = (every[at : at + size] for at in range(0, total, size))
     rows = (row for *own, roomy in each for row in judged(own, roomy))
     return Sweep(tuple(rows), profile.estimated, profile.emulated)
 

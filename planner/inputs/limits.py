@@ -13,7 +13,7 @@ class Limits:
     """One value for the whole build; `build` takes it and hands it down in `Effort`."""
 
     # Of the search of one shape of tasks.
-    search_ops: int = 45_000  # simulated for guided candidates, and as many to improve them
+    search_ops: int = 45_000  # about, simulated for guided candidates; as many to improve them
     full_shapes: int = 6  # that have the whole effort each; more share what these would have
     search_divisions: int = 8  # of the strategies, to find where the block begins
     search_guides: int = 4  # solutions of the load program that are made into candidates

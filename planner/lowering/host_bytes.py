@@ -21,7 +21,7 @@ from operator import itemgetter
 from msgspec import structs
 
 from planner.lowering.walk import Walk, walked
-from planner.rounds import Life, Lifetimes, Longer, Slab, buffers_of, stretched
+from planner.rounds import Lifetimes, Longer, Slab, buffers_of, stretched
 from planner.shards import Out, Planned, Strategy, Value, extent, pack
 from plans.schema import Buffer, Role
 from profiles.codec import align
@@ -90,15 +90,15 @@ def least_bytes(strategy: Planned) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Scratch:
-    """The layout of what waits on the host for a while. walk: of the strategy, where that is at
-    hand."""
+    """The layout of what waits on the host for a while, made as far as it is asked for. walk: of
+    the strategy, where that is at hand."""
 
     strategy: Planned
     walk: Walk | None = None
 
     @cached_property
     def _waiting(self) -> "_Waiting | None":
-        """What waits; None on several devices, where it has bytes of its own."""
+        """The values that wait, which may change hands; None on several devices, where none do."""
         return _Waiting(self.strategy, self.walk) if isinstance(self.strategy, Strategy) else None
 
     @cached_property
@@ -129,15 +129,9 @@ class Scratch:
     def order(self) -> list[int]:
         """The shards updated there, those first whose gradients have to go first."""
         if self._changing:
-            lives = (
-                (life.last, life.value.number) for life in self._changing.placed if _is_grad(life)
-            )
-            return [k for _, k in sorted(lives)]
+            grads = (life for life in self._changing.placed if life.value.role == "grad")
+            return [k for _, k in sorted((life.last, life.value.number) for life in grads)]
         return sorted(k for k, _ in self._waiting.grads) if self._waiting else []
-
-
-def _is_grad(life: Life) -> bool:
-    return life.value.role == "grad"
 
 
 class _Waiting:

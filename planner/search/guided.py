@@ -49,7 +49,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Guided:
-    """The rounds that load programs lead to. periods: of those found, which pack or do not."""
+    """The rounds that load programs lead to. periods: of those found, apart those that pack."""
 
     starts: Starts
     rounds: Rounds
@@ -160,7 +160,7 @@ class Guided:
         return len(best) < count or round_bound_us(strategy, self.rounds.links) <= best[-1]
 
     def _noted(self, made: DeviceRound) -> DeviceRound:
-        """The round, of which the period is known from now on."""
+        """The round, once its period is in the list."""
         self.periods[made.strategy.packs].append(made.period_us)
         return made
 

@@ -166,11 +166,12 @@ class Search:
         return list(best.values())
 
     def _ops(self, limits: Limits) -> int:
-        """How many ops it simulates. Chains with few points to cut at have few neighbours; steps of
-        few microbatches have rounds of few ops, of which one more or less there matters more."""
-        few = fmean(1 + 1 / costs.microbatches for costs in self.starts.sizes)
-        long = (_POINTS + min(len(self.starts.points), _POINTS)) / (2 * _POINTS)
-        return int(limits.search_ops * few * long)
+        """The number of ops to simulate: fewer for chains with few points to cut at, whose
+        strategies have few neighbours; more for steps of few microbatches, where one shard more or
+        less on the device changes more of a round."""
+        length = (_POINTS + min(len(self.starts.points), _POINTS)) / (2 * _POINTS)
+        steps = fmean(1 + 1 / costs.microbatches for costs in self.starts.sizes)
+        return int(limits.search_ops * length * steps)
 
     def _enough_us(self, limits: Limits) -> int:
         """A period than which none is much shorter."""
